@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.aws.infra import Port, inspect, open_port
+from headgate.aws.infra import Port, control_plane, open_port
 from tests.stores.dynamodb import engine
 from tests.stores.dynamodb.conftest import _dummy_credentials
 
@@ -36,5 +36,5 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def port(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Port:
     """The control plane, whose stacks are looked at often."""
-    monkeypatch.setattr(inspect, "POLL_MS", 50)
+    monkeypatch.setattr(control_plane, "POLL_MS", 50)
     return open_port(region="us-east-1", endpoint=endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.cli.app import cli
+from tests.python import run_python
 
 BAD = """
 check key-1 gpt-4
@@ -57,6 +59,7 @@ namespace register a/b
 namespace recover short
 namespace purge 01234567890
 audit list
+audit list ""
 audit list key-1 --system
 audit list --resource 9pt
 usage list --window weekly
@@ -84,13 +87,14 @@ completion tcsh
 
 @pytest.mark.parametrize("line", BAD)
 def test_bad_input_is_usage(run: Any, line: str) -> None:
-    answer = run(*line.split())
+    words = shlex.split(line)
+    answer = run(*words)
     assert answer.code == 2, answer
     if line == "entity":  # a bare noun shows its help
         assert answer.err.startswith("error:") or "Usage:" in answer.out + answer.err
         return
     _three_lines(answer.err)
-    told = run(*line.split(), "--json")
+    told = run(*words, "--json")
     assert told.document["error"].keys() == {"exit_code", "what", "why", "do"}
 
 
@@ -104,6 +108,7 @@ def test_bad_input_is_usage(run: Any, line: str) -> None:
         ("-n nowhere entity list", "headgate namespace register nowhere"),
         ("namespace show nowhere", "headgate namespace register nowhere"),
         ("namespace recover 01234567890", "headgate namespace orphans"),
+        ("demo", "pip install 'headgate[service]'"),
         ("serve --port 1", "pip install 'headgate[service]'"),
         ("policies check limits.db", "pip install 'headgate[service]'"),
     ],
@@ -113,6 +118,7 @@ def test_errors_say_what_helps(
 ) -> None:
     for module in (
         "headgate.service",
+        "headgate.service.demo.program",
         "headgate.service.server.serve",
         "headgate.service.policies.policies",
     ):
@@ -163,15 +169,6 @@ def test_slips_are_met_with_what_is_near(run: Any) -> None:
     assert "did you mean 'list'" in run("entity", "lst").err
 
 
-def test_consent_is_asked_for_or_given(run: Any, well: Any) -> None:
-    well("entity", "create", "key-1")
-    refused = run("entity", "delete", "key-1")
-    assert (refused.code, "--yes" in refused.err) == (2, True)
-    assert well("entity", "list")["items"] != []
-    well("entity", "delete", "key-1", "--yes")
-    assert well("entity", "list")["items"] == []
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device here")
 @pytest.mark.parametrize("json_too", [(), ("--json",)])
 def test_a_full_disk_is_told_in_three_lines(url: str, json_too: tuple[str, ...]) -> None:
@@ -209,7 +206,7 @@ def test_a_command_whose_package_is_missing_says_what_to_install() -> None:
         f"codes = [cli.main(line.split(), standalone_mode=False) for line in {list(cases)}]\n"
         "sys.exit(codes != [1, 1, 1])\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    ended = run_python("-c", code)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("this command needs botocore") == len(cases)
     advice = [line for line in ended.stderr.splitlines() if "pip install" in line]

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import Limit, SyncRepository
+from headgate import Limit, SyncRateLimiter, SyncRepository
 from headgate.admin.export import LineError, export_lines, read_lines
 from headgate.admin.import_ import AlreadyStored, Existing, import_lines
 from headgate.core.runtime import run as run_flow
 from headgate.testing import FakeClock
 
 HOUR_MS = 3_600_000
+OTHER = ("-u", "sqlite:///other.db")
+NONE = {"entity": 0, "level": 0, "usage": 0}
+ALL = {"entity": 3, "level": 4, "usage": 9}
 
 
 @pytest.fixture
@@ -38,21 +41,21 @@ def exported_file(well: Any, tmp_path: Path) -> Path:
     well("check", "alpha", "gpt-4", "rpm=3", "tpm=50", "--take")
     well("entity", "disable", "middle")
     file = tmp_path / "out.jsonl"
-    assert well("export", "-o", str(file))["lines"] == {"entity": 3, "level": 4, "usage": 9}
+    assert well("export", "-o", str(file))["lines"] == ALL
     return file
 
 
 def test_what_comes_out_goes_in_again(run: Any, well: Any, exported_file: Path) -> None:
-    other = ("-u", "sqlite:///other.db")
-    done = well(*other, "import", str(exported_file))
-    assert done == {
-        "written": {"entity": 3, "level": 4, "usage": 9},
-        "skipped": {"entity": 0, "level": 0, "usage": 0},
-    }
-    again = run(*other, "export")
+    done = well(*OTHER, "import", str(exported_file))
+    assert done == {"written": ALL, "skipped": NONE}
+    again = run(*OTHER, "export")
     assert again.code == 0
     assert again.out == exported_file.read_text()
-    assert well(*other, "explain", "alpha", "gpt-4")["parents"][0]["entity_id"] == "middle"
+    assert well(*OTHER, "explain", "alpha", "gpt-4")["parents"][0]["entity_id"] == "middle"
+    events = well(*OTHER, "audit", "list", "alpha")
+    done = well(*OTHER, "import", str(exported_file))
+    assert done == {"written": NONE, "skipped": ALL}
+    assert well(*OTHER, "audit", "list", "alpha") == events, "importing again changes nothing"
 
 
 def test_an_older_export_can_still_be_read(well: Any, exported_file: Path) -> None:
@@ -65,44 +68,32 @@ def test_an_older_export_can_still_be_read(well: Any, exported_file: Path) -> No
             del line["window_end"]
         older.append(json.dumps(line) + "\n")
     exported_file.with_name("older.jsonl").write_text("".join(older))
-    other = ("-u", "sqlite:///other.db")
-    done = well(*other, "import", str(exported_file.with_name("older.jsonl")))
-    assert done["written"] == {"entity": 3, "level": 4, "usage": 9}
-    again = well(*other, "import", str(exported_file))
-    assert again["skipped"] == {"entity": 3, "level": 4, "usage": 9}
-
-
-def test_importing_again_changes_nothing(well: Any, exported_file: Path) -> None:
-    other = ("-u", "sqlite:///other.db")
-    well(*other, "import", str(exported_file))
-    events = well(*other, "audit", "list", "alpha")
-    done = well(*other, "import", str(exported_file))
-    assert done["written"] == {"entity": 0, "level": 0, "usage": 0}
-    assert well(*other, "audit", "list", "alpha") == events
+    done = well(*OTHER, "import", str(exported_file.with_name("older.jsonl")))
+    assert done["written"] == ALL
+    again = well(*OTHER, "import", str(exported_file))
+    assert again["skipped"] == ALL
 
 
 def test_what_is_there_and_different(run: Any, well: Any, exported_file: Path) -> None:
-    other = ("-u", "sqlite:///other.db")
-    well(*other, "entity", "create", "zeta", "--name", "Another")
-    refused = run(*other, "import", str(exported_file))
+    well(*OTHER, "entity", "create", "zeta", "--name", "Another")
+    refused = run(*OTHER, "import", str(exported_file))
     assert refused.code == 1
     assert "--existing" in refused.err
-    well(*other, "import", str(exported_file), "--existing", "skip")
-    assert well(*other, "entity", "show", "zeta")["entity"]["name"] == "Another"
-    well(*other, "import", str(exported_file), "--existing", "replace")
-    assert run(*other, "export").out == exported_file.read_text()
+    well(*OTHER, "import", str(exported_file), "--existing", "skip")
+    assert well(*OTHER, "entity", "show", "zeta")["entity"]["name"] == "Another"
+    well(*OTHER, "import", str(exported_file), "--existing", "replace")
+    assert run(*OTHER, "export").out == exported_file.read_text()
 
 
 def test_usage_that_differs_is_brought_to_what_the_file_says(
     run: Any, well: Any, exported_file: Path
 ) -> None:
-    other = ("-u", "sqlite:///other.db")
-    well(*other, "import", str(exported_file))
-    well(*other, "entity", "enable", "middle")
-    well(*other, "check", "alpha", "gpt-4", "rpm=1", "--take")
-    assert run(*other, "import", str(exported_file), "--existing", "fail").code == 1
-    well(*other, "import", str(exported_file), "--existing", "replace")
-    assert run(*other, "export").out == exported_file.read_text()
+    well(*OTHER, "import", str(exported_file))
+    well(*OTHER, "entity", "enable", "middle")
+    well(*OTHER, "check", "alpha", "gpt-4", "rpm=1", "--take")
+    assert run(*OTHER, "import", str(exported_file), "--existing", "fail").code == 1
+    well(*OTHER, "import", str(exported_file), "--existing", "replace")
+    assert run(*OTHER, "export").out == exported_file.read_text()
 
 
 def test_a_pipe_and_another_namespace(run: Any, well: Any, exported_file: Path) -> None:
@@ -160,55 +151,40 @@ LEVEL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "nonsense",
-        "[]",
-        "{}",
-        '{"kind": "bucket"}',
-        '{"kind": ["usage"]}',
-        '{"kind": "entity"}',
-        json.dumps({**ENTITY, "id": "a#b"}),
-        json.dumps({**ENTITY, "id": 5}),
-        json.dumps({**ENTITY, "mode": "asleep"}),
-        json.dumps({**LEVEL, "resource": "9"}),
-        json.dumps({**LEVEL, "entity_id": "a", "resource": None}),
-        json.dumps({**LEVEL, "resource": "_default_"}),
-        json.dumps({**LEVEL, "limits": [{"name": "rpm"}]}),
-        json.dumps({**LEVEL, "limits": "rpm:1/s"}),
-        json.dumps({**LEVEL, "limits": LEVEL["limits"] * 2}),  # type: ignore[operator]
-        json.dumps({**LEVEL, "on_unavailable": "maybe"}),
-        json.dumps({**USAGE, "window_type": "weekly"}),
-        json.dumps({**USAGE, "window_type": None}),
-        json.dumps({**USAGE, "window_start": "2026-01-01T00:30:00Z"}),
-        json.dumps({**USAGE, "window_start": None}),
-        json.dumps({**USAGE, "counters": {"rpm": 1.5}}),
-        json.dumps({**USAGE, "counters": {"rpm": True}}),
-        json.dumps({**USAGE, "counters": {"a b": 1}}),
-        json.dumps({**USAGE, "counters": {f"c{n}": 1 for n in range(65)}}),
-        json.dumps({**USAGE, "total_events": -1}),
-        json.dumps({**USAGE, "entity_id": "x" * 70_000}),
-    ],
-)
+BAD_VALUES: list[tuple[dict[str, Any], str, list[Any]]] = [
+    (ENTITY, "id", ["a#b", 5]),
+    (ENTITY, "mode", ["asleep"]),
+    (LEVEL, "resource", ["9", "_default_"]),
+    (LEVEL, "limits", [[{"name": "rpm"}], "rpm:1/s", [Limit.per_minute("rpm", 1).to_dict()] * 2]),
+    (LEVEL, "on_unavailable", ["maybe"]),
+    ({**LEVEL, "entity_id": "a"}, "resource", [None]),
+    (USAGE, "window_type", ["weekly", None]),
+    (USAGE, "window_start", ["2026-01-01T00:30:00Z", None]),
+    (USAGE, "counters", [{"rpm": 1.5}, {"rpm": True}, {"a b": 1}, {f"c{n}": 1 for n in range(65)}]),
+    (USAGE, "total_events", [-1]),
+    (USAGE, "entity_id", ["x" * 70_000]),
+]
+BAD_LINES = [
+    *("", "nonsense", "[]", "{}"),
+    *('{"kind": "bucket"}', '{"kind": ["usage"]}', '{"kind": "entity"}'),
+    *(json.dumps({**line, key: bad}) for line, key, values in BAD_VALUES for bad in values),
+]
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=lambda line: line[:60])
 def test_lines_that_cannot_be_used_are_named(line: str) -> None:
     with pytest.raises(LineError, match="line=2 "):
         list(read_lines([HEAD.encode(), line.encode()]))
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [],
-        ["{}"],
-        ['{"kind": "headgate", "format": 2}'],
-        [HEAD],
-        [HEAD, '{"kind": "end", "entity": 1, "level": 0, "usage": 0}'],
-        [HEAD, '{"kind": "end", "entity": 0, "level": 0, "usage": 0}', HEAD],
-        [HEAD, HEAD],
-    ],
-)
+END = '{"kind": "end", "entity": 0, "level": 0, "usage": 0}'
+NOT_WHOLE: list[list[str]] = [
+    [], ["{}"], ['{"kind": "headgate", "format": 2}'], [HEAD], [HEAD, HEAD], [HEAD, END, HEAD],
+    [HEAD, END.replace('"entity": 0', '"entity": 1')],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", NOT_WHOLE)
 def test_a_file_must_be_whole(lines: list[str]) -> None:
     with pytest.raises(LineError):
         list(read_lines([line.encode() for line in lines]))
@@ -253,8 +229,6 @@ def repositories(clock: FakeClock) -> Iterator[tuple[SyncRepository, SyncReposit
 def test_months_of_usage_between_stores_in_memory(
     clock: FakeClock, repositories: tuple[SyncRepository, SyncRepository]
 ) -> None:
-    from headgate import SyncRateLimiter
-
     one, other = repositories
     limiter = SyncRateLimiter(one, limits=[Limit.per_second("rpm", 1000)])
     for hours in (1, 30, 24 * 40):
@@ -273,15 +247,13 @@ def test_usage_is_left_out_where_a_store_takes_none(
 ) -> None:
     _, other = repositories
     monkeypatch.delattr(type(other.core.backend.ledger), "add_usage")
-    end = '{"kind": "end", "entity": 0, "level": 0, "usage": 1}'
+    end = END.replace('"usage": 0', '"usage": 1')
     lines = [HEAD.encode(), json.dumps(USAGE).encode(), end.encode()]
     tally = run_flow(import_lines(other.core, read_lines(lines)))
     assert tally.skipped["usage"] == 1
 
 
-def test_an_import_cut_short_goes_on(
-    repositories: tuple[SyncRepository, SyncRepository],
-) -> None:
+def test_an_import_cut_short_goes_on(repositories: tuple[SyncRepository, SyncRepository]) -> None:
     one, other = repositories
     one.create_entity("z")
     one.create_entity("a", parent_id="z", cascade=True)

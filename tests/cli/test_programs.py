@@ -15,30 +15,15 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from headgate.cli.app import cli
+from tests.python import run_python
+from tests.service.envoy.proxies import free_port
 
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.cli"]
 
 
-def _process(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=cwd, capture_output=True, text=True, timeout=120,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def test_exit_codes_of_the_process(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/limits.db"
-    gate = ("check", "cron", "db", "runs=1", "--limit", "runs:1/day", "--take")
-    first = _process(*gate, cwd=tmp_path, HEADGATE_URL=url)
-    assert (first.returncode, first.stderr) == (0, "")
-    assert _process(*gate, cwd=tmp_path, HEADGATE_URL=url).returncode == 3
-
-
 def test_without_its_packages_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['click'] = None; import headgate.cli as c; sys.exit(c.main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = run_python("-c", code, cwd=tmp_path)
     assert done.returncode == 1
     assert "pip install 'headgate[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,9 +87,9 @@ def test_words_are_completed(words: str, offered: set[str]) -> None:
     assert {found.value for found in shell.get_completions(before, last)} == offered
 
 
-def test_a_shell_asks_the_command_itself(tmp_path: Path) -> None:
+def test_a_shell_asks_the_command_itself() -> None:
     asked = {"COMP_WORDS": "headgate ent", "COMP_CWORD": "1"}
-    done = _process(cwd=tmp_path, _HEADGATE_COMPLETE="bash_complete", **asked)
+    done = run_python(*COMMAND[1:], _HEADGATE_COMPLETE="bash_complete", **asked)
     assert done.stdout == "plain,entity\n"
 
 
@@ -125,16 +110,13 @@ def test_bench_leaves_nothing_behind(well: Any) -> None:
     assert well("namespace", "orphans")["items"] == []
 
 
-class Program:
-    """A stand-in for a program of headgate's, put where it will be looked for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: str, name: str, value: Any) -> None:
-        module = ModuleType(where)
-        setattr(module, name, value)
-        parent = where.rpartition(".")[0]
-        if parent != "headgate":
-            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
-        monkeypatch.setitem(sys.modules, where, module)
+def stand_in(monkeypatch: pytest.MonkeyPatch, where: str, name: str, value: Any) -> None:
+    """Puts a program of the test's own where one of headgate's will be looked for."""
+    module = ModuleType(where)
+    setattr(module, name, value)
+    parent = where.rpartition(".")[0]
+    monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    monkeypatch.setitem(sys.modules, where, module)
 
 
 def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +126,7 @@ def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) ->
         given.append(arguments)
         return 7
 
-    Program(monkeypatch, "headgate.service.server.serve", "main", main)
+    stand_in(monkeypatch, "headgate.service.server.serve", "main", main)
     monkeypatch.delenv("HEADGATE_STORE", raising=False)
     monkeypatch.setenv("HEADGATE_URL", "sqlite:///e.db")
     run("serve")
@@ -164,14 +146,9 @@ def test_serve_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
-def test_what_a_program_needs_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "headgate.service.demo.program", None)
-    assert "pip install 'headgate[service]'" in run("demo").err
-
-
 def test_demo_hands_its_line_over(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
-    Program(monkeypatch, "headgate.service.demo.program", "main", lambda words: given.append(words))
+    stand_in(monkeypatch, "headgate.service.demo.program", "main", given.append)
     assert run("demo").code == 0
     assert run("demo", "--port", "0", "--help").code == 0
     assert given == [[], ["--port", "0", "--help"]]
@@ -189,7 +166,7 @@ def test_policies_check_shows_places(
     (tmp_path / "p.yaml").write_text("x")
     fault = SimpleNamespace(line=3, column=5, text="unknown key")
     answers = iter([SimpleNamespace(faults=(fault,)), SimpleNamespace(faults=(fault,)), object()])
-    Program(
+    stand_in(
         monkeypatch, "headgate.service.policies.policies", "check_file", lambda path: next(answers)
     )
     bad = run("policies", "check", "p.yaml")
@@ -234,17 +211,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return package
 
 
-def _free_port() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def test_local_goes_up_and_down(run: Any, well: Any, engine: Path, tmp_path: Path) -> None:
     assert run("local", "status").code == 4
-    up = well("local", "up", "--port", _free_port())
+    up = well("local", "up", "--port", str(free_port()))
     try:
         assert up["answers"] is True
         assert well("local", "up")["pid"] == up["pid"]
@@ -261,12 +230,12 @@ def test_local_goes_up_and_down(run: Any, well: Any, engine: Path, tmp_path: Pat
 
 def test_local_says_what_is_missing_or_wrong(run: Any, engine: Path, tmp_path: Path) -> None:
     (engine / "app.py").write_text("raise SystemExit('no such luck')")
-    answer = run("local", "up", "--port", _free_port())
+    answer = run("local", "up", "--port", str(free_port()))
     assert answer.code == 1
     assert "no such luck" in answer.err
     assert not (tmp_path / "home" / "local.json").exists()
     (engine / "app.py").unlink()
-    answer = run("local", "up", "--port", _free_port())
+    answer = run("local", "up", "--port", str(free_port()))
     assert answer.code == 1
     assert "--install" in answer.err
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
-import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -15,27 +11,22 @@ import pytest
 
 from headgate.cli.app import COMMANDS, cli
 from headgate.cli.options import BaseCommand, example_lines
+from tests.python import run_python
+from tests.surface.test_docs_reference import tool
 
 ROOT = Path(__file__).parents[2]
 
 
-def _tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools/cli_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
+REFERENCE = tool("cli_reference")
 
 TREE: list[tuple[str, Any]] = list(
-    _tool().commands(cli, click.Context(cli, info_name="headgate"))
+    REFERENCE.commands(cli, click.Context(cli, info_name="headgate"))
 )  # fmt: skip
 
 
 def test_the_reference_is_what_the_commands_say() -> None:
     page = (ROOT / "docs/reference/cli.md").read_text()
-    assert page == _tool().reference(), "run: python tools/cli_reference.py"
+    assert page == REFERENCE.reference(), "run: python tools/cli_reference.py"
 
 
 @pytest.mark.parametrize(("path", "command"), TREE, ids=[path for path, _ in TREE])
@@ -97,13 +88,12 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
         "cli.main(['--help'], standalone_mode=False)\n"
         "print(*sorted(set(sys.modules) - before), file=sys.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
-    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.split())
     assert not {name.split(".")[0] for name in loaded} & {"rich", "yaml", "redis", "botocore"}
     ours = {name for name in loaded if name.startswith("headgate.cli.")}
-    frame = {"app", "errors", "options", "output", "session"}
+    frame = {"app", "options", "output", "session"}
     assert ours == {f"headgate.cli.{name}" for name in frame}
     assert "Decide:" in done.stdout
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 from headgate.cli.app import cli
 
@@ -18,6 +18,12 @@ ELSEWHERE = (
     | {"deploy", "status", "list", "upgrade-stack", "delete", "aggregate"}  # tests/aws/infra
 )
 
+ENTITY = {"id", "name", "parent_id", "cascade", "metadata", "mode", "version", "created_at"}
+NAMESPACE = {"id", "name", "state", "created_at", "deleted_at"}
+PAGE = {"items", "next"}
+PLAN = {"entities", "levels", "not_declared", "over", "buckets_looked_at", "all_buckets"}
+SUMMARY = {"snapshot_count", "total", "average", "total_events", "min_window_start",
+           "max_window_start", "window_type"}  # fmt: skip
 STORY: tuple[tuple[str, set[str]], ...] = (
     ("version", {"headgate", "python", "extras"}),
     ("cfn-template", {"template"}),
@@ -29,10 +35,8 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("system get-defaults", {"limits", "on_unavailable"}),
     ("resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000", {"resource", "limits"}),
     ("resource get-defaults gpt-4", {"resource", "limits"}),
-    ("entity create acme --name Acme", {"id", "name", "parent_id", "cascade", "metadata", "mode",
-                                        "version", "created_at"}),
-    ("entity create key-1 --parent acme --cascade", {"id", "name", "parent_id", "cascade",
-                                                     "metadata", "mode", "version", "created_at"}),
+    ("entity create acme --name Acme", ENTITY),
+    ("entity create key-1 --parent acme --cascade", ENTITY),
     ("entity set-limits key-1 rpm:5/min -r gpt-4", {"entity_id", "resource", "limits"}),
     ("entity get-limits key-1 -r gpt-4", {"entity_id", "resource", "limits"}),
     ("check key-1 gpt-4 rpm=1", {"allowed", "retry_after_ms", "limits"}),
@@ -40,12 +44,11 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("explain key-1 gpt-4", {"entity_id", "resource", "limits", "on_unavailable", "mode",
                              "mode_source", "version", "parents"}),
     ("entity show key-1", {"entity", "children", "buckets"}),
-    ("entity list", {"items", "next"}),
-    ("entity list --with-limits gpt-4", {"items", "next"}),
+    ("entity list", PAGE),
+    ("entity list --with-limits gpt-4", PAGE),
     ("entity top-up key-1 gpt-4 rpm=1", {"entity_id", "resource", "applied", "available"}),
     ("entity reset key-1 gpt-4", {"reset"}),
-    ("entity set-parent key-1 --none", {"id", "name", "parent_id", "cascade", "metadata", "mode",
-                                        "version", "created_at"}),
+    ("entity set-parent key-1 --none", ENTITY),
     ("entity disable key-1", {"entity_id", "mode"}),
     ("entity bypass key-1", {"entity_id", "mode"}),
     ("entity enable key-1", {"entity_id", "mode"}),
@@ -53,26 +56,21 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("resource bypass gpt-4", {"resource", "mode"}),
     ("resource enable gpt-4", {"resource", "mode"}),
     ("resource list", {"with_defaults", "with_entity_limits"}),
-    ("usage list", {"items", "next"}),
-    ("usage summary", {"snapshot_count", "total", "average", "total_events", "min_window_start",
-                       "max_window_start", "window_type"}),
-    ("usage summary --plot --window daily", {"snapshot_count", "total", "average", "total_events",
-                                             "min_window_start", "max_window_start", "window_type",
-                                             "windows"}),
-    ("audit list key-1", {"items", "next"}),
-    ("audit list --system", {"items", "next"}),
-    ("audit list --policies", {"items", "next"}),
-    ("audit list --resource gpt-4", {"items", "next"}),
+    ("usage list", PAGE),
+    ("usage summary", SUMMARY),
+    ("usage summary --plot --window daily", SUMMARY | {"windows"}),
+    ("audit list key-1", PAGE),
+    ("audit list --system", PAGE),
+    ("audit list --policies", PAGE),
+    ("audit list --resource gpt-4", PAGE),
     ("top --once", {"time", "buckets", "all_buckets", "items"}),
     ("bench --count 5 --threads 2", {"store", "acquires", "threads", "entities", "per_second",
                                      "microseconds"}),
     ("upgrade", {"dry_run", "steps"}),
     ("trim --usage-days 400 --audit-days 400 --yes", {"gone"}),
-    ("limits plan -f limits.yaml", {"entities", "levels", "not_declared", "over",
-                                    "buckets_looked_at", "all_buckets"}),
+    ("limits plan -f limits.yaml", PLAN),
     ("limits diff -f limits.yaml", {"differ", "entities", "levels", "not_declared"}),
-    ("limits apply -f limits.yaml --yes", {"entities", "levels", "not_declared", "over",
-                                           "buckets_looked_at", "all_buckets", "applied"}),
+    ("limits apply -f limits.yaml --yes", PLAN | {"applied"}),
     ("export -o out.jsonl", {"file", "lines"}),
     ("import out.jsonl --dry-run", {"lines", "dry_run"}),
     ("import out.jsonl", {"written", "skipped"}),
@@ -82,10 +80,10 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("system delete-defaults", {"limits", "on_unavailable"}),
     ("namespace register eu", {"registered"}),
     ("namespace list", {"items"}),
-    ("namespace show eu", {"id", "name", "state", "created_at", "deleted_at"}),
+    ("namespace show eu", NAMESPACE),
     ("namespace delete eu", {"deleted", "id"}),
     ("namespace orphans", {"items"}),
-    ("namespace recover -- EU", {"id", "name", "state", "created_at", "deleted_at"}),
+    ("namespace recover -- EU", NAMESPACE),
     ("namespace delete eu", {"deleted", "id"}),
     ("namespace purge --yes -- EU", {"purged", "records"}),
     ("completion bash", {"shell", "script"}),
@@ -114,29 +112,23 @@ def test_the_story_names_every_command() -> None:
     assert verbs >= ELSEWHERE
 
 
-def test_every_command_answers_with_one_document(run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [True, False], ids=["to programs", "to people"])
+def test_every_command_answers(run: Any, tmp_path: Path, as_json: bool) -> None:
     (tmp_path / "limits.yaml").write_text("resources: {gpt-4: [rpm:3/min]}\n")
     eu = ""
     for line, keys in STORY:
-        answer = run("--json", *[eu if word == "EU" else word for word in line.split()])
+        words = [eu if word == "EU" else word for word in line.split()]
+        answer = run(*(["--json"] if as_json else []), *words)
         assert answer.code == 0, (line, answer)
-        assert answer.out.count("\n") == 1, line
-        assert set(answer.document) == keys, line
-        assert answer.err == "", line
+        if as_json:
+            assert answer.out.count("\n") == 1, line
+            assert set(answer.document) == keys, line
+            assert answer.err == "", line
+        else:
+            assert answer.out.strip(), line
+            assert "Traceback" not in answer.err, line
         if line == "namespace register eu":
-            eu = answer.document["registered"]["eu"]
-
-
-def test_the_same_lines_speak_to_people(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "limits.yaml").write_text("resources: {gpt-4: [rpm:3/min]}\n")
-    eu = ""
-    for line, _ in STORY:
-        answer = run(*[eu if word == "EU" else word for word in line.split()])
-        assert answer.code == 0, (line, answer)
-        assert answer.out.strip(), line
-        assert "Traceback" not in answer.err, line
-        if line == "namespace register eu":
-            eu = json.loads(run("namespace", "show", "eu", "--json").out)["id"]
+            eu = run("namespace", "show", "eu", "--json").document["id"]
 
 
 def test_options_of_every_command_may_stand_anywhere(run: Any) -> None:

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,13 +76,8 @@ class Terminal:
         return bool(got)
 
 
-@contextlib.contextmanager
-def terminal(*arguments: str) -> Iterator[Terminal]:
-    opened = Terminal(*arguments)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def terminal(*arguments: str) -> contextlib.closing[Terminal]:
+    return contextlib.closing(Terminal(*arguments))
 
 
 def test_top_follows_what_happens_and_cleans_up(url: str) -> None:

@@ -49,7 +49,7 @@ def test_a_look_sees_every_bucket_at_one_moment() -> None:
         assert run_flow(sample_buckets(repository.core, "r")).buckets == 2
 
 
-def test_once(run: Any, well: Any) -> None:
+def test_once(run: Any, well: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no buckets in use" in run("top", "--once").out
     well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
     well("check", "b", "r", "rpm=60", "--limit", "rpm:60/day", "--take")
@@ -58,13 +58,8 @@ def test_once(run: Any, well: Any) -> None:
     shown = run("top", "--once", "--resource", "r").out
     assert shown.index("\nb ") < shown.index("\na ")
 
-
-def test_without_a_terminal_it_looks_once(
-    run: Any, well: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def slept(_: float) -> None:
         raise KeyboardInterrupt  # the end of a live view, which there must not be
 
-    well("check", "a", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
-    monkeypatch.setattr("headgate.cli.commands.top.time.sleep", slept)
-    assert "\na " in run("top").out
+    monkeypatch.setattr("headgate.cli.commands.usage.time.sleep", slept)
+    assert "\na " in run("top").out, "without a terminal it looks once"

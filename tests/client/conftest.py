@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.service.conftest import papers  # noqa: F401 - a fixture
+
 
 @pytest.fixture(params=["async", "blocking"])
 def colour(request: pytest.FixtureRequest) -> str:

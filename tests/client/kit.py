@@ -11,16 +11,15 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
-
-import uvicorn
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, NamedTuple
 
 from headgate.client import AsyncClient, Client
 from headgate.core.runtime import Clock
 from headgate.service.http.asgi import Rest
 from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
+from tests.service.http.kit import served as serve
 
 KEY = "hg_aaaaaaaaaaaa_" + "s" * 43
 ALLOWED = {
@@ -181,35 +180,17 @@ def play(colour: str, url: str, flow: Flow, **options: Any) -> Any:
     return asyncio.run(whole())
 
 
-class Served:
-    """The real service on a memory store, by default with a clock that stands still."""
-
-    def __init__(self, options: Options | None = None, clock: Clock | None = None) -> None:
-        self.clock = clock or FakeClock()
-        self.program = Program.build(options or Options(store="memory://"), clock=self.clock)
-        config = uvicorn.Config(
-            Rest(self.program), host="127.0.0.1", port=0, log_level="warning", access_log=False
-        )
-        self._server = uvicorn.Server(config)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._listener]))
-
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(10)
-        self._listener.close()
+class Served(NamedTuple):
+    url: str
 
 
 def scripted(*answers: Answer, tls: ssl.SSLContext | None = None) -> contextlib.closing[Script]:
     return contextlib.closing(Script(*answers, tls=tls))
 
 
-def served(
-    options: Options | None = None, clock: Clock | None = None
-) -> contextlib.closing[Served]:
-    return contextlib.closing(Served(options, clock))
+@contextlib.contextmanager
+def served(options: Options | None = None, clock: Clock | None = None) -> Iterator[Served]:
+    """The real service on a memory store, by default with a clock that stands still."""
+    chosen = options or Options(store="memory://")
+    with serve(Rest(Program.build(chosen, clock=clock or FakeClock())), lifespan="on") as (url, _):
+        yield Served(url)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headgate.client import AsyncClient, Client, ClientError, Retry, Unavailable
+from headgate.client import AsyncClient, ClientError, Retry, Unavailable
 from headgate.client.retry import NoReply
 from headgate.transport.http1 import Response
 from headgate.transport.http_pool import NoResponse, PoolOptions, ServerAddress
 from headgate.transport.pool_async import AsyncHttpPool
 from headgate.transport.pool_blocking import BlockingHttpPool
 from tests.client.kit import ALLOWED, HANG_UP, Answer, Script, play, response, scripted
+from tests.service.server.kit import Papers
 
 GOOD = response(200, ALLOWED)
 QUICK = Retry(base_ms=1, cap_ms=1)
@@ -46,36 +44,17 @@ async def _check(client: Any, times: int = 1) -> Any:
 
 def test_one_connection_serves_many_calls(colour: str) -> None:
     with scripted(GOOD) as script:
-        play(colour, script.url, lambda client: _check(client, 5), api_key="k1", namespace="eu")
+        url = f"{script.url}/limits/"
+        play(colour, url, lambda client: _check(client, 5), api_key="k1", namespace="eu")
         assert (script.connections, len(script.requests)) == (1, 5)
         head = script.requests[0].partition(b"\r\n\r\n")[0].decode().split("\r\n")
-        assert head[0] == "POST /v1/ratelimit/check HTTP/1.1"
+        assert head[0] == "POST /limits/v1/ratelimit/check HTTP/1.1", "behind a path before ours"
         assert f"host: 127.0.0.1:{script.port}" in head
         assert "authorization: Bearer k1" in head
         assert script.documents[0] == {
             "identifier": "alice", "resource": "api.search", "tokens": 1, "scope": "user",
             "namespace": "eu",
         }  # fmt: skip
-
-
-def test_a_path_before_ours(colour: str) -> None:
-    with scripted(GOOD) as script:
-        play(colour, f"{script.url}/limits/", _check)
-        assert script.requests[0].startswith(b"POST /limits/v1/ratelimit/check ")
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        response(200, ALLOWED, fields="connection: close\r\n"),
-        GOOD.replace(b"HTTP/1.1", b"HTTP/1.0"),
-        GOOD + b"unasked",
-    ],
-)
-def test_a_connection_that_is_no_good_is_given_up(colour: str, answer: bytes) -> None:
-    with scripted(answer) as script:
-        assert play(colour, script.url, lambda client: _check(client, 3)).allowed
-        assert script.connections == 3
 
 
 def test_chunks_and_bodies_without_length(colour: str) -> None:
@@ -88,44 +67,6 @@ def test_chunks_and_bodies_without_length(colour: str) -> None:
 
     with scripted(chunked % (len(body), body), unmeasured) as script:
         assert play(colour, script.url, lambda client: _check(client, 2)).allowed
-
-
-def test_a_server_that_hung_up_meanwhile_is_noticed(colour: str) -> None:
-    with scripted(GOOD) as script:
-
-        async def flow(client: Any) -> None:
-            await _check(client)
-            script.hang_up()
-            await _heard(client)
-            await _check(client)
-
-        play(colour, script.url, flow)
-        assert (script.connections, len(script.requests)) == (2, 2)
-
-
-def test_a_server_that_speaks_unasked_is_not_believed(colour: str) -> None:
-    speak = threading.Event()
-
-    def twice(one: socket.socket) -> None:
-        one.sendall(GOOD)
-        speak.wait(5)
-        one.sendall(GOOD)
-
-    async def flow(client: Any) -> None:
-        await _check(client)
-        speak.set()
-        await _heard(client)
-        await _check(client)
-
-    with scripted(twice, GOOD) as script:
-        play(colour, script.url, flow)
-        assert script.connections == 2
-
-
-async def _heard(client: Any) -> None:
-    """Waits until this side has seen the other side's end."""
-    idle = getattr(client, "inner", client)._flow.port._pools.here()._free
-    await _until(lambda: not idle or idle[0]._is_stale(0))
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -158,15 +99,14 @@ def test_an_answer_that_is_none_is_not_asked_again(colour: str, answer: bytes) -
         assert len(script.requests) == 1
 
 
-@pytest.mark.parametrize("byte", [b"", b"x"], ids=["silent", "drip"])
-def test_no_answer_in_time(colour: str, byte: bytes) -> None:
+def test_no_answer_in_time(colour: str) -> None:
     """A byte now and then does not buy more time."""
     stop, to_the_end = threading.Event(), threading.Event()
 
     def drip(one: socket.socket) -> None:
         one.sendall(b"HTTP/1.1 200 X\r\na: ")
         for _ in range(500):
-            one.sendall(byte)
+            one.sendall(b"x")
             if stop.wait(0.005):
                 return
         to_the_end.set()
@@ -184,47 +124,23 @@ def test_no_answer_in_time(colour: str, byte: bytes) -> None:
             stop.set()
 
 
-def test_connections_are_bounded(colour: str) -> None:
+def test_every_connection_busy() -> None:
     go_on, answer = held()
 
     async def whole() -> None:
-        if colour == "async":
-            async with AsyncClient(script.url, connections=2) as client:
-                await run_all([asyncio.create_task(_check(client)) for _ in range(6)])
-        else:
-            with Client(script.url, connections=2) as threads:
-                calls = [asyncio.to_thread(threads.check, "alice", "api.search") for _ in range(6)]
-                await run_all([asyncio.create_task(call) for call in calls])
-
-    async def run_all(calls: list[asyncio.Task[Any]]) -> None:
-        await _until(lambda: len(script.requests) == 2)
-        go_on.set()
-        await asyncio.gather(*calls)
+        async with AsyncClient(script.url, connections=1) as client:
+            first = asyncio.create_task(_check(client))
+            await _until(lambda: len(script.requests) == 1)
+            found = await client._flow.port.attempt(b"GET / HTTP/1.1\r\n\r\n", 20, False)
+            assert isinstance(found, NoReply)
+            assert "no connection was free" in found.reason
+            assert not found.sent
+            first.cancel()
 
     with scripted(answer) as script:
         asyncio.run(whole())
-        assert (script.connections, len(script.requests)) == (2, 6)
-
-
-def test_every_connection_busy() -> None:
-    stop = threading.Event()
-    with scripted(lambda one: stop.wait(5)) as script:
-
-        async def whole() -> None:
-            async with AsyncClient(script.url, connections=1) as client:
-                first = asyncio.create_task(_check(client))
-                await _until(lambda: len(script.requests) == 1)
-                found = await client._flow.port.attempt(b"GET / HTTP/1.1\r\n\r\n", 20, False)
-                assert isinstance(found, NoReply)
-                assert "no connection was free" in found.reason
-                assert not found.sent
-                first.cancel()
-
-        try:
-            asyncio.run(whole())
-        finally:
-            stop.set()
         assert len(script.requests) == 1
+    go_on.set()
 
 
 def _options(script: Script, connections: int = 1) -> PoolOptions:
@@ -304,23 +220,21 @@ def test_who_has_the_least_time_is_next_in_line() -> None:
 
 
 def test_a_cancelled_check_ends_at_once_and_costs_its_connection() -> None:
-    stop = threading.Event()
-    with scripted(lambda one: stop.wait(5), GOOD) as script:
+    go_on, answer = held()
 
-        async def whole() -> None:
-            async with AsyncClient(script.url, connections=1) as client:
-                task = asyncio.create_task(_check(client))
-                await _until(lambda: len(script.requests) == 1)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert (await _check(client)).allowed
+    async def whole() -> None:
+        async with AsyncClient(script.url, connections=1) as client:
+            task = asyncio.create_task(_check(client))
+            await _until(lambda: len(script.requests) == 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await _check(client)).allowed
 
-        try:
-            asyncio.run(whole())
-        finally:
-            stop.set()
+    with scripted(answer, GOOD) as script:
+        asyncio.run(whole())
         assert script.connections == 2
+    go_on.set()
 
 
 LEASE = {"lease_id": "l1", "expires_at": None, "held": {"tokens": 1}}
@@ -387,27 +301,10 @@ def test_no_such_host(colour: str) -> None:
     play(colour, url, flow, retry=Retry(attempts=1), connections=1)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of this test's own for 127.0.0.1, and its key, in one file."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl makes the certificate")
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "2", "-subj", "/CN=client-test", "-addext",
-         "subjectAltName=IP:127.0.0.1", "-keyout", str(path), "-out", f"{path}.crt"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
-    return path
-
-
-def test_tls(colour: str, certificate: Path) -> None:
+def test_tls(colour: str, papers: Papers) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(certificate)
-    trusting = ssl.create_default_context(cafile=f"{certificate}.crt")
+    serving.load_cert_chain(*papers.pair("server"))
+    trusting = ssl.create_default_context(cafile=papers.pair("ca")[0])
 
     async def stranger(client: Any) -> None:
         with pytest.raises(Unavailable) as told:

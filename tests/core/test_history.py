@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ValidationError
@@ -79,15 +79,12 @@ def test_window_types_are_parsed_at_the_door() -> None:
 
 @LAW
 @given(moments_ms)
+@example(2_186_832_796_436)  # whose last millisecond is easily lost
 def test_a_moment_survives_being_written_and_read(now_ms: int) -> None:
     text = iso_time(now_ms)
     assert text.endswith("Z")
     assert parse_time_ms("start", text) == now_ms
     assert parse_time_ms("start", now_ms) == now_ms
-
-
-def test_a_moment_written_and_read_keeps_its_millisecond() -> None:
-    assert parse_time_ms("start", iso_time(2_186_832_796_436)) == 2_186_832_796_436
 
 
 def test_a_moment_is_utc_unless_it_says_otherwise() -> None:

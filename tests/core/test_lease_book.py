@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.decision import Demand, adjust_record, decide
-from headgate.core.errors import LeaseExpiredError, ValidationError
+from headgate.core.errors import ValidationError
 from headgate.core.lease import DEBITS_MAX, LeaseAccount
 from headgate.core.limits import AMOUNT_MAX, Limit
 from headgate.core.plan import merge_demands
@@ -112,12 +111,6 @@ def test_a_late_refund_makes_no_burst_the_bucket_would_not_have_had(
         assert mine.level_milli(later_ms) <= theirs.level_milli(later_ms) + 1
 
 
-def test_an_immediate_refund_gives_everything_back() -> None:
-    book = book_of(Demand(key("a"), BOTH, (3_000, 500_000)))
-    assert credits_of(book.refunds(NOW_MS)) == {"a": {"rpm": -3_000, "tpm": -500_000}}
-    assert credits_of(book.refunds(NOW_MS - 50)) == credits_of(book.refunds(NOW_MS))
-
-
 @pytest.mark.parametrize("age_ms", [0, 1, 7, 999, 1000, 50_000])
 def test_who_failed_and_tries_again_at_once_gets_in(age_ms: int) -> None:
     """The bucket was full: with the refund, and what has arrived since, it is full again."""
@@ -134,6 +127,8 @@ def test_a_refund_later_than_the_refill_gives_nothing_back() -> None:
     book = book_of(Demand(key("a"), BOTH, (3_000, 2_000)))
     assert credits_of(book.refunds(NOW_MS + 4_000)) == {"a": {"tpm": -(2_000 - 66)}}
     assert book.refunds(NOW_MS + 2 * 60_000) == []
+    for clock_ms in (NOW_MS, NOW_MS - 50):  # also by a clock that was set back
+        assert credits_of(book.refunds(clock_ms)) == {"a": {"rpm": -3_000, "tpm": -2_000}}
 
 
 def test_credits_undo_the_newest_debit_first() -> None:
@@ -150,12 +145,6 @@ def test_what_is_settled_is_not_refunded() -> None:
     assert credits_of(book.refunds(NOW_MS)) == {"a": {"rpm": -1_000}}
     book.settled = {"tpm", "rpm"}
     assert book.refunds(NOW_MS) == []
-
-
-def test_a_rate_of_zero_is_refunded_at_any_age() -> None:
-    terms = Terms((Limit.custom("total", 5, 0, 1).spec,))
-    book = book_of(Demand(key("a"), terms, (2_000,)))
-    assert credits_of(book.refunds(NOW_MS + 10**13)) == {"a": {"total": -2_000}}
 
 
 def test_changes_go_to_the_buckets_that_were_asked_for_the_limit() -> None:
@@ -196,26 +185,9 @@ def test_changes_are_parsed_at_the_door() -> None:
     assert book.parse_changes({"tpm": -AMOUNT_MAX}, signed=True) == {"tpm": -AMOUNT_MAX * 1_000}
     with pytest.raises(ValidationError, match="rpm, tpm"):
         book.parse_changes({"rpd": 1})
-    with pytest.raises(ValidationError):
-        book.parse_changes({"rpm": -1})
-
-
-@pytest.mark.parametrize("bad", [1.5, True, "5", None, math.nan, 2**60, -(2**60), -(2**53)])
-@pytest.mark.parametrize("signed", [False, True])
-def test_a_change_is_a_whole_number(bad: Any, signed: bool) -> None:
-    book = book_of(Demand(key("a"), BOTH, (1_000, None)))
-    with pytest.raises(ValidationError):
-        book.parse_changes({"rpm": bad}, signed=signed)
-
-
-def test_a_lease_that_has_ended_takes_no_changes() -> None:
-    book = book_of(Demand(key("a"), BOTH, (1_000, None)), keep=True)
-    book.check_open()
-    book.closed = True
-    with pytest.raises(LeaseExpiredError):
-        book.check_open()
-    with pytest.raises(LeaseExpiredError):
-        book.parse_changes({"rpm": 1})
+    for bad, signed in ((-1, False), (-AMOUNT_MAX - 1, True)):
+        with pytest.raises(ValidationError):
+            book.parse_changes({"rpm": bad}, signed=signed)
 
 
 def test_a_lease_without_buckets_holds_only_what_was_noted() -> None:
@@ -311,15 +283,6 @@ def test_a_bucket_that_parts_of_a_request_share_counts_for_each_of_them() -> Non
         "two": {"rpm": 2_000},
     }
     assert credits_of(book.refunds(NOW_MS))["parent"] == {"rpm": -10_000}
-
-
-def test_one_bucket_asked_twice_is_one_account() -> None:
-    twice = merge_demands(
-        [Demand(key("a"), ONLY_RPM, (4_000,)), Demand(key("a"), ONLY_RPM, (5_000,))]
-    )
-    book = book_of(*twice)
-    assert book.consumed == {"rpm": 9}
-    assert book.missing({"rpm": 3_000}) == {(0, "rpm"): -6_000}
 
 
 def test_a_lease_that_is_changed_for_hours_stays_small() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.bucket import MILLI
+from headgate.core.bucket import MILLI, Rate
 from headgate.core.decision import Demand, adjust_record, decide, is_credit_only, judge, take
 from headgate.core.history import WindowUsage, has_uncounted_usage, mark_counted, usage_of
 from headgate.core.limits import Limit, Spec
@@ -18,12 +18,13 @@ from headgate.core.record import (
     LimitCell,
     Record,
     Terms,
+    apply_terms,
     cell_of,
     cells_of,
     full_at_ms,
     new_record,
 )
-from tests.core.kit import DAY_MS, LAW, gaps_ms, share
+from tests.core.kit import DAY_MS, LAW, gaps_ms, share, tight_rates
 from tests.core.oracle import Oracle
 
 KEY = BucketKey("ns", "key-1", "gpt-4")
@@ -263,7 +264,6 @@ def test_soft_limits_never_refuse_and_take_nothing_when_passed(
     record, now_ms = lived(soft, story)
     demand = demand_of(soft, parts)
     after = take(record, demand, now_ms)
-    assert after is not None
     verdict, _ = decide([demand], [record], now_ms)
     assert verdict.allowed
     assert verdict.violations == []
@@ -305,3 +305,84 @@ def test_a_limit_gives_alone_what_it_gives_beside_another(
         assert (first is None) == (second is None)
         one, two = first or one, second or two
         assert one[HOUR:] == two[HOUR : len(one)]
+
+
+# S7 and S8: debt outlives everything, and a record that may expire is one nobody would miss.
+
+small_takes = st.tuples(st.integers(0, 15), st.integers(0, 8))
+
+
+@LAW
+@given(rows, moves)
+def test_full_at_is_when_every_limit_is_full_and_no_earlier(terms: Terms, story: Moves) -> None:
+    record, now_ms = lived(terms, story)
+    full_ms = full_at_ms(record)
+    if full_ms is None:
+        assert any(
+            cell.spec.amount_milli == 0 and cell.tokens_milli < cell.spec.capacity_milli
+            for cell in cells_of(record)
+        )
+        return
+    assert all_full(record, max(full_ms, now_ms))
+    if full_ms > now_ms:
+        assert not all_full(record, full_ms - 1)
+
+
+def all_full(record: Record, now_ms: int) -> bool:
+    return all(cell.level_milli(now_ms) == cell.spec.capacity_milli for cell in cells_of(record))
+
+
+@LAW
+@given(rows, moves, gaps_ms, parts_of_four)
+def test_S8_a_demand_gets_the_same_verdict_from_an_expired_record(
+    terms: Terms, story: Moves, gap_ms: int, parts: Parts
+) -> None:
+    record, now_ms = lived(terms, story)
+    full_ms = full_at_ms(record)
+    if full_ms is None:
+        return
+    later_ms = max(full_ms, now_ms) + gap_ms
+    demand = demand_of(terms, parts)
+    kept, _ = decide([demand], [record], later_ms)
+    fresh, _ = decide([demand], [None], later_ms)
+    assert kept.allowed == fresh.allowed
+    assert kept.statuses == fresh.statuses
+
+
+@LAW
+@given(tight_rates, st.lists(small_takes, max_size=4), st.integers(0, 30))
+def test_S8_every_later_demand_gets_the_same_verdict_from_an_expired_record(
+    rate: Rate, story: list[tuple[int, int]], idle_ms: int
+) -> None:
+    """Not only the first one: the record made anew goes on like the one that was kept."""
+    whole = Rate(*(1_000 * number for number in rate))
+    terms = Terms((Spec("x", *whole, False),))
+    kept = adjust_record(
+        new_record(terms, NOW_MS), Demand(KEY, terms, (whole.capacity_milli,)), NOW_MS
+    )
+    full_ms = full_at_ms(kept)
+    fresh, now_ms = None, full_ms + idle_ms
+    for gap_ms, wanted in [(0, whole.capacity_milli), *story]:
+        now_ms += gap_ms
+        demand = Demand(KEY, terms, (wanted,))
+        first, (kept,) = decide([demand], [kept], now_ms)
+        second, (fresh,) = decide([demand], [fresh], now_ms)
+        assert first.allowed == second.allowed
+        assert first.statuses == second.statuses
+
+
+def test_S8_a_rate_of_zero_never_expires_in_use() -> None:
+    terms = Terms((Limit.custom("total", 10, 0, 60).spec, Limit.per_second("rps", 10).spec))
+    untouched = new_record(terms, NOW_MS)
+    assert full_at_ms(untouched) is not None
+    _, (used,) = decide([Demand(KEY, terms, (1_000, 1_000))], [untouched], NOW_MS)
+    assert full_at_ms(used) is None
+    paid = adjust_record(used, Demand(KEY, terms, (-1_000, None)), NOW_MS)
+    assert full_at_ms(paid) == NOW_MS + 100
+
+
+def test_S7_debt_out_of_use_keeps_a_record_from_expiring() -> None:
+    old = Terms((Limit.per_day("rpd", 1).spec,), 1)
+    new = Terms((Limit.per_second("rps", 5).spec,), 2)
+    record = adjust_record(new_record(old, 0), Demand(KEY, old, (3_000,)), 0)
+    assert full_at_ms(apply_terms(record, new, 1)) == 3 * DAY_MS

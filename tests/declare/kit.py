@@ -38,6 +38,7 @@ def plan_and_apply(url: str, folder: Path) -> None:
     [over] = planned["over"]
     assert (over["entity_id"], over["resource"]) == ("heavy", "api")
     assert (over["capacity_before"], over["capacity_after"]) == (100, 50)
+    assert 59 <= over["in_use"] <= 60
     assert told("limits", "diff", "-f", str(file), "--exit-code", code=1)["differ"] is True
     assert told("limits", "apply", "-f", str(file), "--yes")["applied"] == 2
     assert told("limits", "diff", "-f", str(file))["differ"] is False

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
+from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter, ValidationError
 from headgate.core.decision import Demand, Verdict
 from headgate.testing import FakeClock, RecordingStore
 from tests.flows.conftest import World, spend
@@ -199,3 +202,104 @@ class Late(RecordingStore):
             self.held.set()
             await self.let_go.wait()
         return verdict
+
+
+# Eight threads on one bucket: exactly its capacity, nothing lost.
+
+THREADS = 8
+TRIES = 150
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_eight_threads_share_one_bucket_exactly(store: str, tmp_path: Path) -> None:
+    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/threads.db"
+    limits = [Limit.per_hour("small", 500), Limit.per_hour("large", 10**6)]
+    limiter = SyncRateLimiter(url, limits=limits, clock=FakeClock())
+    admitted = [0] * THREADS
+    start = threading.Barrier(THREADS)
+
+    def worker(number: int) -> None:
+        start.wait()
+        for n in range(TRIES):
+            try:
+                with limiter.acquire("a", "api", {"small": 1, "large": 7}) as lease:
+                    if n % 5 == 0:
+                        lease.adjust(large=3)
+                    admitted[number] += 1
+            except RateLimitExceeded:
+                pass
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(worker, range(THREADS)))
+    assert sum(admitted) == 500
+    states = {state.limit_name: state for state in limiter.get_buckets("a", "api")}
+    assert states["small"].total_consumed_milli == 500_000
+    assert states["small"].tokens_milli == 0
+    spent = states["large"].capacity_milli - states["large"].tokens_milli
+    assert spent == states["large"].total_consumed_milli
+    limiter.close()
+
+
+def test_threads_that_wait_get_their_turn() -> None:
+    limiter = SyncRateLimiter("memory://", limits=[Limit.per_second("rps", 200)])
+    done: list[int] = []
+
+    def worker(number: int) -> None:
+        for _ in range(10):
+            with limiter.acquire("a", "api", {"rps": 10}, wait=30):
+                done.append(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(worker, range(4)))
+    assert len(done) == 40
+    assert limiter.engine.queues._queues == {}
+
+
+# What must happen once happens once, and what was learned is used at once.
+
+
+async def test_a_lease_that_was_refunded_is_not_refunded_again() -> None:
+    limits = [Limit.per_hour("x", 10)]
+    async with RateLimiter("memory://", limits=limits, clock=FakeClock()) as limiter:
+        await spend(limiter, "other", "api", x=1)
+        await spend(limiter, "key", "api", x=6)
+        with pytest.raises(RuntimeError):
+            async with limiter.acquire("key", "api", {"x": 3}) as lease:
+                raise RuntimeError
+        await lease.settlements.leave(lease, True)
+        assert await limiter.available("key", "api") == {"x": 4}
+
+
+async def test_an_outdated_plan_is_read_anew_at_the_next_call(world: World) -> None:
+    """The bucket told that its limits are newer; nobody waits for the cache to expire."""
+    one = world.limiter()
+    two = world.limiter(namespace="default")  # the same store, a cache of its own
+    rpm, tpm = Limit.per_minute("rpm", 100), Limit.per_minute("tpm", 1000)
+    await one.set_resource_defaults("api", [rpm])
+    for limiter in (one, two):
+        await spend(limiter, "a", "api", rpm=1)
+    await one.set_resource_defaults("api", [rpm, tpm])
+    await spend(one, "a", "api", rpm=1)
+    await spend(two, "a", "api", rpm=1)
+    async with two.acquire("a", "api", {"tpm": 7}):
+        assert await two.available("a", "api") == {"rpm": 96, "tpm": 993}
+
+
+async def test_who_comes_while_others_wait_does_not_overtake_them() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter("memory://", limits=[Limit.per_second("rps", 10)], clock=clock)
+    await spend(limiter, "key", "api", rps=10)
+    start_ms = clock()
+    order: list[str] = []
+
+    async def worker(name: str, amount: int) -> None:
+        async with limiter.acquire("key", "api", {"rps": amount}, wait=60):
+            order.append(f"{name}@{clock() - start_ms}")
+
+    first = asyncio.create_task(worker("first", 8))
+    await clock.run_for(300)  # three are there: enough for who comes now
+    later = asyncio.create_task(worker("later", 1))
+    await clock.run_for(1000)
+    assert order == ["first@800", "later@900"]
+    await asyncio.gather(first, later)
+    await limiter.close()

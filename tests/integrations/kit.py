@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -107,5 +108,32 @@ async def hang_up(app: Callable[..., Awaitable[None]], path: str = "/") -> None:
     await asyncio.wait([task])
 
 
+async def hello(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+    """An ASGI app with a page, a stream at /s and websockets."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        return
+    if scope["type"] == "lifespan":
+        await send({"type": "lifespan.startup.complete"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-own", b"1")]})
+    await send({"type": "http.response.body", "body": b"hello", "more_body": scope["path"] == "/s"})
+    if scope["path"] == "/s":
+        await asyncio.Event().wait()  # a stream that goes on until it is cancelled
+
+
 def headers_of(message: Any) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in message.get("headers", ())}
+
+
+def check_limited(first: Any, second: Any, refused: Any, status: int = 200) -> None:
+    """Three visits under "2/minute", as a client of any framework sees them."""
+    assert (first.status_code, second.status_code) == (status, status)
+    assert first.headers["X-RateLimit-Remaining"] == "1"
+    assert first.headers["RateLimit"] == '"per_minute";r=1;t=30'
+    assert first.headers["RateLimit-Policy"] == '"per_minute";q=2;w=60'
+    assert refused.status_code == 429
+    assert refused.headers["Retry-After"] == "30"
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert json.loads(refused.text)["violated-policies"] == ["per_minute"]

@@ -1,98 +1,72 @@
-"""Limits on a Django site: views, the whole site, the REST framework; sync and async."""
+"""Limits on a Django site: kinds of views, and the REST framework's throttles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.test import AsyncClient, Client
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views import View
 
 from headgate import ValidationError
 from headgate.integrations.django import RateLimit
-from headgate.integrations.keys import by_ip
-from tests.integrations import django_site
-from tests.integrations.django_site import ASYNC, CLOCK, SITE, SYNC, async_limit, sync_limit
-from tests.integrations.kit import run
+from headgate.testing import FakeClock
+from tests.integrations.django_site import visit
+from tests.integrations.kit import blocking, check_limited, limiter
 
-HOUR_MS = 3_600_000
+from rest_framework.response import Response  # isort: skip - needs the site's settings
+from rest_framework.views import APIView  # isort: skip
 
-
-@pytest.fixture(autouse=True)
-def _full_buckets() -> Iterator[None]:
-    CLOCK.advance(HOUR_MS)
-    SITE["limit"] = None
-    yield
-    SITE["limit"] = None
+from headgate.integrations.drf import throttle  # isort: skip
 
 
-def check(first: Any, second: Any, refused: Any) -> None:
-    assert (first.status_code, second.status_code) == (200, 200)
-    assert first.headers["X-RateLimit-Remaining"] == "1"
-    assert first.headers["RateLimit"] == '"per_minute";r=1;t=30'
-    assert refused.status_code == 429
-    assert refused.headers["Retry-After"] == "30"
-    assert refused.headers["Content-Type"] == "application/problem+json"
-    assert refused.json()["violated-policies"] == ["per_minute"]
+def plain(request: HttpRequest, number: int) -> HttpResponse:
+    return JsonResponse({"number": number})
 
 
-def test_a_view() -> None:
-    client = Client()
-    check(*(client.get("/plain/7") for _ in range(3)))
-    CLOCK.advance(30_000)
-    assert client.get("/plain/7").json() == {"number": 7}
-    assert "X-RateLimit-Limit" not in client.get("/free").headers
+async def in_loop(request: HttpRequest, number: int) -> HttpResponse:
+    return HttpResponse("loop", headers={"X-RateLimit-Limit": "mine"})
 
 
-def test_an_async_view() -> None:
-    async def visit() -> list[Any]:
-        return [await AsyncClient().get("/async") for _ in range(3)]
-
-    answers = run(visit())
-    assert answers[0].headers["X-RateLimit-Limit"] == "mine"
-    check(*answers)
+class Plain(View):
+    def get(self, request: HttpRequest, number: int) -> HttpResponse:
+        return plain(request, number)
 
 
-def test_views_that_are_classes() -> None:
-    client = Client()
-    check(*(client.get("/class") for _ in range(3)))
-
-    async def visit() -> list[Any]:
-        return [await AsyncClient().get("/aclass") for _ in range(3)]
-
-    check(*run(visit()))
-    for limiter, view in ((SYNC, django_site.InLoop.as_view()), (ASYNC, django_site.free)):
-        with pytest.raises(ValidationError, match="other kind"):
-            RateLimit(limiter, "1/minute").guard(view)
+class InLoop(View):
+    async def get(self, request: HttpRequest, number: int) -> HttpResponse:
+        return await in_loop(request, number)
 
 
-@pytest.mark.parametrize("limit", [sync_limit("site"), async_limit("site")])
-def test_the_whole_site_from_both_sides(limit: RateLimit) -> None:
-    SITE["limit"] = limit
-    if limit.is_async:
-
-        async def visit() -> list[Any]:
-            client = AsyncClient()
-            return [await client.get("/free") for _ in range(3)]
-
-        check(*run(visit()))
+@pytest.mark.parametrize("view", [plain, Plain.as_view(), in_loop, InLoop.as_view()])
+def test_views_of_every_kind(view: Any) -> None:
+    is_async = view is in_loop or getattr(view, "view_class", None) is InLoop
+    gates = blocking(), limiter()
+    guarded = RateLimit(gates[is_async], "2/minute").guard(view)
+    first, second, refused = (visit(guarded, in_loop=is_async) for _ in range(3))
+    check_limited(first, second, refused)
+    if is_async:
+        assert first.headers["X-RateLimit-Limit"] == "mine"
     else:
-        client = Client()
-        check(*(client.get("/free") for _ in range(3)))
+        assert first.json() == {"number": 7}
+    with pytest.raises(ValidationError, match="other kind"):
+        RateLimit(gates[not is_async], "1/minute").guard(view)
 
 
-def test_behind_a_proxy() -> None:
-    SITE["limit"] = RateLimit(SYNC, "1/minute", key=by_ip(trusted_hops=1), resource="proxied")
-    client = Client()
-    assert client.get("/free", headers={"x-forwarded-for": "203.0.113.9"}).status_code == 200
-    spoofed = {"x-forwarded-for": "1.1.1.1, 203.0.113.9"}
-    assert client.get("/free", headers=spoofed).status_code == 429
-    assert client.get("/free", headers={"x-forwarded-for": "203.0.113.8"}).status_code == 200
+def rest_view(gate: Any, rate: str, **options: Any) -> Any:
+    class Rest(APIView):
+        throttle_classes = [throttle(gate, rate, **options)]  # noqa: RUF012
+
+        def get(self, request: Any, number: int) -> Response:
+            return Response({"a": 1}, headers={"x-own": "1"})
+
+    return Rest.as_view()
 
 
 def test_rest_throttles() -> None:
-    client = Client()
-    first, second, refused = (client.get("/rest") for _ in range(3))
+    clock = FakeClock()
+    rest = rest_view(blocking(clock), "2/minute")
+    first, second, refused = (visit(rest) for _ in range(3))
     assert (first.status_code, second.status_code) == (200, 200)
     assert first.headers["x-own"] == "1"
     assert first.headers["X-RateLimit-Remaining"] == "1"
@@ -100,13 +74,14 @@ def test_rest_throttles() -> None:
     assert refused.headers["Retry-After"] == "30"
     assert refused.headers["RateLimit"] == '"per_minute";r=0;t=30'
     assert "30 seconds" in refused.json()["detail"]
-    CLOCK.advance(30_000)
-    assert client.get("/rest").status_code == 200
+    clock.advance(30_000)
+    assert visit(rest).status_code == 200
 
 
 def test_rest_throttles_by_user_and_with_other_answers() -> None:
-    client = Client()
-    assert client.get("/byuser?user=a").status_code == 200
-    assert client.get("/byuser?user=b").status_code == 200
-    assert client.get("/byuser?user=a").status_code == 429
-    assert client.get("/toomuch").status_code == 422
+    by_user = rest_view(
+        blocking(), "1/minute", key=lambda caller: f"user:{caller.native.query_params['user']}"
+    )
+    visits = [visit(by_user, f"/7?user={name}").status_code for name in "aba"]
+    assert visits == [200, 200, 429]
+    assert visit(rest_view(blocking(), "1/minute", cost=2)).status_code == 422

@@ -7,20 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import flask
-import pytest
 
-from headgate import OnUnavailable, ValidationError
-from headgate.core.errors import Unreachable
 from headgate.integrations.flask import RateLimit
-from headgate.integrations.gate import limits_off
-from headgate.integrations.keys import by_ip
-from headgate.testing import FakeClock, FaultyStore
-from tests.integrations.kit import blocking, limiter
+from tests.integrations.kit import blocking
 
 
-def make_app(rate: str = "2/minute", clock: FakeClock | None = None) -> flask.Flask:
+def make_app(rate: str = "2/minute") -> flask.Flask:
     app = flask.Flask(__name__)
-    gate = blocking(clock)
+    gate = blocking()
 
     def limit(name: str) -> RateLimit:
         return RateLimit(gate, rate, resource=name)
@@ -30,15 +24,10 @@ def make_app(rate: str = "2/minute", clock: FakeClock | None = None) -> flask.Fl
     def text() -> str:
         return "text"
 
-    @app.get("/dict/<int:number>")
-    @limit("dict").guard
-    def values(number: int) -> dict[str, int]:
-        return {"number": number}
-
-    @app.get("/tuple")
+    @app.get("/tuple/<int:number>")
     @limit("tuple").guard
-    def three() -> Any:
-        return "made", 201, {"x-own": "1", "x-ratelimit-limit": "mine"}
+    def three(number: int) -> Any:
+        return f"made {number}", 201, {"x-own": "1", "x-ratelimit-limit": "mine"}
 
     @app.get("/broken")
     @limit("broken").guard
@@ -52,31 +41,13 @@ def make_app(rate: str = "2/minute", clock: FakeClock | None = None) -> flask.Fl
     return app
 
 
-@pytest.mark.parametrize("path", ["/text", "/dict/7"])
-def test_it_limits_says_so_and_lets_in_again(path: str) -> None:
-    clock = FakeClock()
-    client = make_app(clock=clock).test_client()
-    first = client.get(path)
-    assert first.status_code == 200
-    assert first.headers["X-RateLimit-Remaining"] == "1"
-    assert first.headers["RateLimit-Policy"] == '"per_minute";q=2;w=60'
-    assert client.get(path).status_code == 200
-    refused = client.get(path)
-    assert refused.status_code == 429
-    assert refused.headers["Retry-After"] == "30"
-    assert refused.headers["Content-Type"] == "application/problem+json"
-    assert refused.get_json(force=True)["violated-policies"] == ["per_minute"]
-    assert "X-RateLimit-Limit" not in client.get("/free").headers
-    clock.advance(30_000)
-    assert client.get(path).status_code == 200
-
-
 def test_the_views_own_response_stays() -> None:
     client = make_app().test_client()
-    made = client.get("/tuple")
-    assert (made.status_code, made.text, made.headers["x-own"]) == (201, "made", "1")
+    made = client.get("/tuple/7")
+    assert (made.status_code, made.text, made.headers["x-own"]) == (201, "made 7", "1")
     assert made.headers.getlist("X-RateLimit-Limit") == ["mine"]
     assert made.headers["X-RateLimit-Remaining"] == "1"
+    assert "X-RateLimit-Limit" not in client.get("/free").headers
 
 
 def test_a_view_that_fails_has_counted() -> None:
@@ -98,21 +69,15 @@ def test_of_many_threads_exactly_as_many_as_fit_get_in() -> None:
     assert sorted(each.result() for each in visits) == [200] * 5 + [429] * 7
 
 
-def test_a_whole_app() -> None:
+def test_the_limits_of_an_app_and_of_its_view() -> None:
     app = make_app("100/minute")
-    RateLimit(blocking(), "2/minute", key=by_ip(trusted_hops=1), resource="app").init_app(app)
+    RateLimit(blocking(), "2/minute", resource="app").init_app(app)
     client = app.test_client()
-
-    def visit(path: str, forwarded: str) -> Any:
-        return client.get(path, headers={"X-Forwarded-For": forwarded})
-
-    assert visit("/free", "203.0.113.9").headers["X-RateLimit-Remaining"] == "1"
-    assert visit("/nowhere", "6.6.6.6, 203.0.113.9").status_code == 404
-    assert visit("/free", "7.7.7.7, 203.0.113.9").status_code == 429
-    assert visit("/free", "203.0.113.8").status_code == 200
+    assert client.get("/nowhere").status_code == 404
     # the view's own limit and the app's: one set of headers
-    both = visit("/text", "203.0.113.7")
+    both = client.get("/text")
     assert both.headers.getlist("X-RateLimit-Limit") == ["100"]
+    assert client.get("/nowhere").status_code == 429
 
 
 def test_requests_inside_one_context_of_the_app() -> None:
@@ -136,16 +101,3 @@ def test_a_response_made_twice_has_the_headers() -> None:
 
     answer = app.test_client().get("/text")
     assert (answer.status_code, answer.headers["X-RateLimit-Remaining"]) == (500, "1")
-
-
-def test_store_away_switch_and_bad_set_up() -> None:
-    gate = blocking()
-    gate.engine.use(FaultyStore(gate.engine.store, before=[Unreachable("host")] * 9))
-    app = flask.Flask(__name__)
-    RateLimit(gate, "1/minute", on_unavailable=OnUnavailable.BLOCK).init_app(app)
-    client = app.test_client()
-    assert client.get("/").status_code == 503
-    with limits_off():
-        assert client.get("/").status_code == 404
-    with pytest.raises(ValidationError, match="SyncRateLimiter"):
-        RateLimit(limiter(), "1/minute")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
@@ -172,22 +173,24 @@ def test_store_away_switch_keys_and_addresses() -> None:
         LimitInterceptor(limiter(), "1/minute")  # type: ignore[arg-type]
 
 
-async def _serve(gate: Any, rate: str, **methods: tuple[str, Any]) -> tuple[Any, Any]:
-    server = grpc.aio.server(
-        interceptors=[AsyncLimitInterceptor(gate, rate, resource=lambda caller: "x" + caller.path)]
-    )
+@contextlib.asynccontextmanager
+async def _served(rate: str, **methods: tuple[str, Any]) -> AsyncIterator[Any]:
+    """A channel to an asyncio server of these methods."""
+    limit = AsyncLimitInterceptor(limiter(), rate, resource=lambda caller: "x" + caller.path)
+    server = grpc.aio.server(interceptors=[limit])
     server.add_generic_rpc_handlers((handlers(**methods),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    return server, grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    await server.stop(None)
 
 
 async def test_asyncio_servers() -> None:
-    server, channel = await _serve(
-        limiter(), "2/minute", Echo=("unary_unary", async_echo),
-        Count=("unary_stream", async_count), Write=("unary_stream", async_writer),
-    )  # fmt: skip
-    try:
+    async with _served(
+        "2/minute", Echo=("unary_unary", async_echo), Count=("unary_stream", async_count),
+        Write=("unary_stream", async_writer),
+    ) as channel:  # fmt: skip
         call = channel.unary_unary("/s.S/Echo")
         answers = await asyncio.gather(
             *(call(b"x", timeout=TIMEOUT_S) for _ in range(8)), return_exceptions=True
@@ -200,14 +203,10 @@ async def test_asyncio_servers() -> None:
         assert [part async for part in stream] == [b"0", b"1", b"2"]
         written = channel.unary_stream("/s.S/Write")(b"", timeout=TIMEOUT_S)
         assert [part async for part in written] == [b"written"]
-    finally:
-        await channel.close()
-        await server.stop(None)
 
 
 async def test_an_asyncio_stream_that_is_cancelled_has_counted() -> None:
-    server, channel = await _serve(limiter(), "1/minute", Go=("unary_stream", async_forever))
-    try:
+    async with _served("1/minute", Go=("unary_stream", async_forever)) as channel:
         go = channel.unary_stream("/s.S/Go")
         stream = go(b"", timeout=TIMEOUT_S)
         assert await stream.read() == b"first"
@@ -215,6 +214,3 @@ async def test_an_asyncio_stream_that_is_cancelled_has_counted() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await go(b"", timeout=TIMEOUT_S).read()
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    finally:
-        await channel.close()
-        await server.stop(None)

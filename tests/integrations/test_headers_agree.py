@@ -9,8 +9,8 @@ from headgate.core.engine import Decision
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.integrations.responses import decision_answer
-from headgate.service.decide.evaluate import check_result
-from headgate.service.http.write import check_headers
+from headgate.service.decide.answers import check_result
+from headgate.service.http.messages import check_headers
 
 NOW_MS = 1_767_225_600_123
 

@@ -12,9 +12,9 @@ import pytest
 from headgate import Limit, RateLimiter, RateLimitExceeded, ValidationError
 from headgate.core.errors import DemandTooLarge, Unreachable
 from headgate.integrations.gate import limits_off
+from headgate.integrations.llm.account import Meter, Usage, estimate_tokens
 from headgate.integrations.llm.limiter import WAIT_MS_MAX, LlmLimiter, _told_limits
 from headgate.integrations.llm.sync import SyncLlmLimiter
-from headgate.integrations.llm.usage import Meter, Usage, estimate_tokens
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import blocking, limiter, run
 

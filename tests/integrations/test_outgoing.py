@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, get_type_hints
 
 import httpx
@@ -29,52 +26,27 @@ from headgate.integrations.llm.sync import SyncLlmLimiter
 from headgate.integrations.outgoing import Call, by_host, requested_wait_ms
 from headgate.integrations.requests import LimitedAdapter
 from headgate.testing import FakeClock
+from tests.client.kit import Script, response, scripted
 from tests.integrations.kit import blocking, limiter
 
 RATE = [Limit.per_second("rps", 2)]
 AWAY = "redis://127.0.0.1:1/0"
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    visits = 0
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert isinstance(self.server, Server)
-        self.server.visits += 1
-        busy = self.path == "/busy"
-        self.send_response(429 if busy else 200)
-        if busy:
-            self.send_header("Retry-After", "7")
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, *args: Any) -> None:
-        pass
+BUSY = response(429, fields="retry-after: 7\r\n")
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    found = Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=found.serve_forever, args=(0.01,))
-    thread.start()
-    yield found
-    found.shutdown()
-    thread.join()
-    found.server_close()
+def server() -> Iterator[Script]:
+    with scripted(response(200)) as found:
+        yield found
 
 
-def url_of(server: Server, path: str = "/") -> str:
-    return f"http://127.0.0.1:{server.server_port}{path}"
-
-
-def closed_url() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/"
+@pytest.fixture
+def busy() -> Iterator[Script]:
+    """A server that wants its first caller to wait."""
+    with scripted(BUSY, response(200)) as found:
+        yield found
 
 
 def visitor(kind: str, gate: Any, **options: Any) -> Any:
@@ -89,45 +61,47 @@ KINDS = pytest.mark.parametrize("kind", ["httpx", "requests"])
 
 
 @KINDS
-def test_calls_wait_for_their_turn(kind: str, server: Server) -> None:
+def test_calls_wait_for_their_turn(kind: str, server: Script) -> None:
     clock = FakeClock()
     with visitor(kind, blocking(clock)) as client:
-        assert [client.get(url_of(server)).status_code for _ in range(6)] == [200] * 6
+        assert [client.get(server.url).status_code for _ in range(6)] == [200] * 6
     assert clock() == FakeClock()() + 2000  # two at once, then one every half second
-    assert server.visits == 6
+    assert len(server.requests) == 6
 
 
 @KINDS
-def test_without_waiting_they_are_refused_unsent(kind: str, server: Server) -> None:
+def test_without_waiting_they_are_refused_unsent(kind: str, server: Script) -> None:
     with visitor(kind, blocking(), wait=None) as client:
-        client.get(url_of(server))
-        client.get(url_of(server))
+        client.get(server.url)
+        client.get(server.url)
         with pytest.raises(RateLimitExceeded):
-            client.get(url_of(server))
+            client.get(server.url)
         with limits_off():
-            client.get(url_of(server))
-    assert server.visits == 3
+            client.get(server.url)
+    assert len(server.requests) == 3
 
 
 @KINDS
-def test_retry_after_of_the_other_side_is_kept(kind: str, server: Server) -> None:
+def test_retry_after_of_the_other_side_is_kept(kind: str, busy: Script) -> None:
     clock = FakeClock()
     gate = blocking(clock)
     with visitor(kind, gate) as client:
-        assert client.get(url_of(server, "/busy")).status_code == 429
+        assert client.get(busy.url).status_code == 429
         assert gate.time_until_available("host:127.0.0.1", "outgoing", {"rps": 1}, RATE) == 7
-        client.get(url_of(server))
+        client.get(busy.url)
     assert clock() == FakeClock()() + 7000
 
 
 @KINDS
 def test_a_connection_that_was_never_made_has_not_counted(kind: str) -> None:
     gate = blocking()
+    with scripted(BUSY) as gone:
+        pass
     with (
         visitor(kind, gate) as client,
         pytest.raises((httpx.ConnectError, requests.ConnectionError)),
     ):
-        client.get(closed_url())
+        client.get(gone.url)
     assert gate.available("host:127.0.0.1", "outgoing", limits=RATE) == {"rps": 2}
 
 
@@ -172,21 +146,21 @@ async def test_async_retry_after_and_connections_never_made() -> None:
 
 
 @KINDS
-def test_a_response_is_never_lost_to_the_store(kind: str, server: Server, caplog: Any) -> None:
+def test_a_response_is_never_lost_to_the_store(kind: str, busy: Script, caplog: Any) -> None:
     events: list[Event] = []
     gate = SyncRateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
     with gate, visitor(kind, gate) as client:
-        assert client.get(url_of(server, "/busy")).status_code == 429
+        assert client.get(busy.url).status_code == 429
     assert [one.entity_id for one in events if one.kind == "debit_lost"] == ["host:127.0.0.1"]
     assert "host:127.0.0.1 asked us to wait" in caplog.text
 
 
-async def test_an_async_response_is_never_lost_to_the_store(server: Server) -> None:
+async def test_an_async_response_is_never_lost_to_the_store(busy: Script) -> None:
     events: list[Event] = []
     gate = RateLimiter(AWAY, on_unavailable=OnUnavailable.ALLOW, observer=events.append)
     transport = AsyncLimitedTransport(gate, RATE)
     async with gate, httpx.AsyncClient(transport=transport) as client:
-        assert (await client.get(url_of(server, "/busy"))).status_code == 429
+        assert (await client.get(busy.url)).status_code == 429
     assert [one.kind for one in events].count("debit_lost") == 1
 
 

@@ -174,9 +174,9 @@ class Herd:
         self.store = Narrow(self.clock)
         pace = self.clock.pace(blocking=False)
         chosen = {"breaker": False, "rejections": False} | layers
-        top = add_layers(self.store, clock=self.clock, pace=pace, prefetch=True, **chosen)
-        assert isinstance(top, Prefetch)
-        self.layer = top
+        self.layer: Any = add_layers(
+            self.store, clock=self.clock, pace=pace, prefetch=True, **chosen
+        )
         self.other = Client(self.store.store, self.clock)
 
     def ask(self, demand: Demand) -> asyncio.Task[Verdict]:

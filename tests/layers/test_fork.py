@@ -24,6 +24,7 @@ from headgate.layers.rejections import Rejections
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock
 from headgate.transport.gates import BlockingGateFactory, PerOwner
+from tests.flows.conftest import take
 from tests.layers.kit import Buckets, Client
 
 # Newer Pythons warn of a fork beside threads; the test runner may have some.
@@ -71,17 +72,14 @@ def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path
     url = f"sqlite:///{tmp_path}/fork.db"
     limiter = SyncRateLimiter(url, limits=[STILL], prefetch=True, rejections=False)
     for _ in range(12):
-        with limiter.acquire("a", "api", {"n": 1}):
-            pass
+        take(limiter, "a", "api", {"n": 1})
     layer = limiter.engine.store
-    assert isinstance(layer, Prefetch)
     held = sum(sum(pot.held) for pot in layer._holdings.values()) // 1000
     assert held > 0
 
     def uses_and_ends() -> bool:
         nothing = not layer._holdings
-        with limiter.acquire("a", "api", {"n": 1}):
-            pass
+        take(limiter, "a", "api", {"n": 1})
         limiter.close()
         return nothing
 
@@ -91,8 +89,7 @@ def test_what_was_prefetched_is_used_and_given_back_by_the_parent_alone(tmp_path
         assert other.available("a", "api") == {"n": 1000 - 13}
 
 
-def test_a_call_of_the_parent_is_nothing_to_wait_for_in_the_child() -> None:
-    clock = FakeClock()
+def test_a_call_of_the_parent_is_nothing_to_wait_for_in_the_child(clock: FakeClock) -> None:
     layer = Prefetch(MemoryStore(clock), clock, BlockingGateFactory())
     client, demand = Client(layer, clock), Buckets(STILL).want(1)
     assert client.take(demand).allowed
@@ -102,8 +99,7 @@ def test_a_call_of_the_parent_is_nothing_to_wait_for_in_the_child() -> None:
     assert pot.turns.taken, "it stays the parent's"
 
 
-def test_locks_that_other_threads_held_are_open_in_the_child() -> None:
-    clock = FakeClock()
+def test_locks_that_other_threads_held_are_open_in_the_child(clock: FakeClock) -> None:
     circuit = Circuit(clock)
     layers = [
         Prefetch(MemoryStore(clock), clock),
@@ -126,8 +122,7 @@ def test_the_connections_of_a_child_do_not_wait_for_the_parents_lock() -> None:
     assert own.here() is mine
 
 
-def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:
-    clock = FakeClock()
+def test_a_probe_of_the_parent_does_not_stop_the_childs(clock: FakeClock) -> None:
     circuit = Circuit(clock, patience=BreakerConfig(failures_to_open=1, open_ms=1))
     circuit.note_failure(circuit.enter(), Unreachable("gone"))
     clock.advance(1)
@@ -138,7 +133,6 @@ def test_a_probe_of_the_parent_does_not_stop_the_childs() -> None:
 def test_those_who_wait_in_the_parent_are_no_line_in_the_child() -> None:
     lines = WaitQueues(BlockingGateFactory())
     ticket = lines.join(["a", "b"])
-    assert ticket is not None
 
     def free() -> bool:
         mine = None if lines.has_waiters(["a"]) else lines.join(["a"])
@@ -151,8 +145,7 @@ def test_those_who_wait_in_the_parent_are_no_line_in_the_child() -> None:
     assert not lines.has_waiters(["a"])
 
 
-def test_memory_is_copied_as_it_is() -> None:
-    clock = FakeClock()
+def test_memory_is_copied_as_it_is(clock: FakeClock) -> None:
     client = Client(MemoryStore(clock), clock)
     demand = Buckets(STILL).want(400)
     assert client.take(demand).allowed

@@ -19,16 +19,14 @@ from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from tests.layers.kit import DOWN, FAST, STILL, Buckets, Client, Held, Switch, World, turns
 
 
-def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls() -> None:
-    world = World()
+def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls(world: World) -> None:
     assert world.warm(calls=5000) == 5000
     assert len(world.store.calls) <= 5000 / 20
     assert len(world.store.calls) < 5000 / 60, "a chunk lasts some 80 ms once it has grown"
 
 
 @pytest.mark.parametrize("per_second", [100, 1000, 10_000])
-def test_a_chunk_lasts_50_to_100_ms_of_own_demand(per_second: int) -> None:
-    world = World()
+def test_a_chunk_lasts_50_to_100_ms_of_own_demand(world: World, per_second: int) -> None:
     wide = Buckets(Limit.per_second("rps", 1_000_000))
     for _ in range(1000):
         for _ in range(max(1, per_second // 1000)):
@@ -39,8 +37,7 @@ def test_a_chunk_lasts_50_to_100_ms_of_own_demand(per_second: int) -> None:
     assert all(per_second * 0.05 <= chunk <= per_second * 0.1 for chunk in fetched)
 
 
-def test_a_key_that_is_used_now_and_then_fetches_nothing_ahead() -> None:
-    world = World()
+def test_a_key_that_is_used_now_and_then_fetches_nothing_ahead(world: World) -> None:
     for _ in range(30):
         assert world.client.take(FAST.want(1)).allowed
         assert world.held(FAST) == 0
@@ -48,8 +45,7 @@ def test_a_key_that_is_used_now_and_then_fetches_nothing_ahead() -> None:
     assert world.store.verbs == ["consume"] * 30
 
 
-def test_what_is_held_stays_below_the_published_share() -> None:
-    world = World()
+def test_what_is_held_stays_below_the_published_share(world: World) -> None:
     mixed = Buckets(Limit.per_second("rps", 10_000), Limit.per_minute("tpm", 40_000))
     rng = random.Random(5)
     most = 0
@@ -63,8 +59,7 @@ def test_what_is_held_stays_below_the_published_share() -> None:
     assert world.layer.held_milli(mixed.key("nobody")) == {}
 
 
-def test_a_demand_beyond_the_share_goes_straight_to_the_store() -> None:
-    world = World()
+def test_a_demand_beyond_the_share_goes_straight_to_the_store(world: World) -> None:
     world.warm()
     held = world.held(FAST)
     assert world.client.take(FAST.want(501)).allowed
@@ -75,8 +70,7 @@ def test_a_demand_beyond_the_share_goes_straight_to_the_store() -> None:
     assert world.layer.held_milli(small.key("small")) == {"rps": 0}
 
 
-def test_every_token_is_given_once_and_the_last_refusal_is_exact() -> None:
-    world = World()
+def test_every_token_is_given_once_and_the_last_refusal_is_exact(world: World) -> None:
     assert world.client.admitted(STILL.want(1), 3000) == 1000
     assert (world.level(STILL), world.held(STILL)) == (0, 0)
     assert world.client.take(STILL.want(1)).retry_after_ms is None
@@ -84,11 +78,12 @@ def test_every_token_is_given_once_and_the_last_refusal_is_exact() -> None:
 
 @pytest.mark.parametrize("layers", ["prefetch", "all"])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: str) -> None:
+def test_a_lone_client_gets_the_same_verdicts_as_without_it(
+    seed: int, layers: str, clock: FakeClock
+) -> None:
     """Where no bucket runs over, store and pot together are the bucket: nothing is minted, nothing
     refused too early, and every wait is the same."""
     rng = random.Random(seed)
-    clock = FakeClock()
     prefetch = Prefetch(MemoryStore(clock), clock)
     store = add_layers(MemoryStore(clock), clock=clock, prefetch=True)
     ours = Client(prefetch if layers == "prefetch" else store, clock)
@@ -107,18 +102,14 @@ def test_a_lone_client_gets_the_same_verdicts_as_without_it(seed: int, layers: s
         assert mine.retry_after_ms == theirs.retry_after_ms
         refused += not mine.allowed
     assert 150 < refused < 2750
-    assert isinstance(ours.store, Prefetch)
     assert ours.store.served > 50
     run(ours.store.detach())
     left, expected = ours.peek(used.key()).records[0], plain.peek(used.key()).records[0]
-    assert left is not None
-    assert expected is not None
     for name in ("a", "b"):
         assert cell_of(left, name) == cell_of(expected, name), "level and consumption agree"
 
 
-def test_a_served_verdict_looks_like_a_stores() -> None:
-    world = World()
+def test_a_served_verdict_looks_like_a_stores(world: World) -> None:
     world.client.admitted(STILL.want(1), 800)
     served = world.layer.served
     statuses = [world.client.take(STILL.want(1)).statuses[0] for _ in range(100)]
@@ -127,8 +118,7 @@ def test_a_served_verdict_looks_like_a_stores() -> None:
     assert not any(status.exceeded for status in statuses)
 
 
-def test_a_dry_bucket_is_asked_for_a_chunk_now_and_then_only() -> None:
-    world = World()
+def test_a_dry_bucket_is_asked_for_a_chunk_now_and_then_only(world: World) -> None:
     world.client.admitted(STILL.want(1), 1001)
     world.store.calls.clear()
     for _ in range(400):
@@ -137,8 +127,7 @@ def test_a_dry_bucket_is_asked_for_a_chunk_now_and_then_only() -> None:
     assert 400 <= len(world.store.calls) <= 410
 
 
-def test_several_buckets_are_served_only_if_all_are_at_hand() -> None:
-    world = World()
+def test_several_buckets_are_served_only_if_all_are_at_hand(world: World) -> None:
     pair = (STILL.want(1, entity_id="a"), STILL.want(1, entity_id="b"))
     for name in ("a", "b"):
         world.client.admitted(STILL.want(1, entity_id=name), 12)
@@ -154,8 +143,7 @@ def test_several_buckets_are_served_only_if_all_are_at_hand() -> None:
     assert [world.held(STILL, name) for name in ("a", "b")] == [held[0] - 1, held[1] - 1]
 
 
-def test_a_refusal_over_several_buckets_counts_what_is_held_here() -> None:
-    world = World()
+def test_a_refusal_over_several_buckets_counts_what_is_held_here(world: World) -> None:
     world.client.admitted(STILL.want(1), 12)
     held = world.held(STILL)
     assert held > 2
@@ -165,18 +153,16 @@ def test_a_refusal_over_several_buckets_counts_what_is_held_here() -> None:
     assert not world.client.take(STILL.want(1), other).allowed
 
 
-def test_soft_limits_are_never_held() -> None:
-    world = World()
+def test_soft_limits_are_never_held(world: World) -> None:
     soft = Buckets(Limit.per_second("rps", 10_000, soft=True))
     assert world.warm(soft) == 50
     assert world.held(soft) == 0
     assert len(world.store.calls) == 50
 
 
-def test_a_chunk_that_passes_a_soft_limit_is_returned_as_it_was_taken() -> None:
+def test_a_chunk_that_passes_a_soft_limit_is_returned_as_it_was_taken(world: World) -> None:
     """The bucket has come under newer limits, and its soft one has not got the whole chunk: what
     was counted ahead is counted no longer, and no token comes back that was not taken."""
-    world = World()
     admitted = world.warm(STILL)
     newer = Buckets(Limit.custom("n", 1000, 0, 1, soft=True), version=2)
     others = (world.level(STILL) or 0) - 3
@@ -191,7 +177,6 @@ def test_a_chunk_that_passes_a_soft_limit_is_returned_as_it_was_taken() -> None:
     run(world.layer.close())
     assert untaken > 0
     (record,) = world.other.peek(STILL.key()).records
-    assert record is not None
     (cell,) = cells_of(record)
     assert cell.consumed_milli == (others + admitted) * 1000
     assert world.level(STILL) == 1000 - others - (admitted - untaken)
@@ -232,8 +217,7 @@ def test_more_is_fetched_before_the_last_is_gone_and_others_are_served_meanwhile
     assert asyncio.run(story()) == 1
 
 
-def test_trouble_with_a_chunk_that_was_not_needed_yet_is_nobodys() -> None:
-    clock = FakeClock()
+def test_trouble_with_a_chunk_that_was_not_needed_yet_is_nobodys(clock: FakeClock) -> None:
     store = Switch(MemoryStore(clock))
     client = Client(Prefetch(store, clock), clock)
     for _ in range(300):
@@ -250,7 +234,6 @@ def test_trouble_with_a_chunk_that_was_not_needed_yet_is_nobodys() -> None:
         client.take(FAST.want(1))
 
 
-# --------------------------------------------------------------------------------------------------
 # What was not used comes back, whatever the end; what cannot is counted.
 
 
@@ -287,8 +270,7 @@ def test_unused_tokens_come_back_when_touched_swept_or_closed() -> None:
     assert world.client.admitted(STILL.want(1), 1100) == 1000
 
 
-def test_a_pot_behind_many_idle_ones_comes_back_when_it_is_touched() -> None:
-    world = World()
+def test_a_pot_behind_many_idle_ones_comes_back_when_it_is_touched(world: World) -> None:
     names = [f"e{n}" for n in range(40)]
     for name in names:
         world.client.admitted(STILL.want(1, entity_id=name), 7)
@@ -302,19 +284,7 @@ def test_a_pot_behind_many_idle_ones_comes_back_when_it_is_touched() -> None:
     assert sum(world.held(STILL, name) for name in names) == 0, "a few with every store call"
 
 
-def test_returned_tokens_are_not_consumption() -> None:
-    world = World()
-    admitted = world.warm()
-    run(world.layer.close())
-    record = world.other.peek(FAST.key()).records[0]
-    assert record is not None
-    cell = cell_of(record, "rps")
-    assert cell is not None
-    assert cell.consumed_milli == admitted * 1000
-
-
-def test_other_terms_give_back_what_the_old_ones_held() -> None:
-    world = World()
+def test_other_terms_give_back_what_the_old_ones_held(world: World) -> None:
     admitted = world.client.admitted(STILL.want(1), 12)
     newer = Buckets(Limit.custom("n", 2000, 0, 1), version=2)
     assert world.client.take(newer.want(1)).allowed
@@ -330,8 +300,7 @@ def test_other_terms_give_back_what_the_old_ones_held() -> None:
     assert world.level(newer) == 1000 - admitted - 2
 
 
-def test_a_lost_credit_is_counted_and_a_failed_chunk_holds_nothing() -> None:
-    world = World()
+def test_a_lost_credit_is_counted_and_a_failed_chunk_holds_nothing(world: World) -> None:
     admitted = world.client.admitted(STILL.want(1), 12)
     held = world.held(STILL)
     world.layer.inner = FaultyStore(world.store, before=[DOWN])
@@ -348,8 +317,7 @@ def test_a_lost_credit_is_counted_and_a_failed_chunk_holds_nothing() -> None:
     assert world.client.admitted(STILL.want(1), 12) == 12, "and it recovers"
 
 
-def test_the_number_of_pots_is_bounded() -> None:
-    clock = FakeClock()
+def test_the_number_of_pots_is_bounded(clock: FakeClock) -> None:
     layer = Prefetch(MemoryStore(clock), clock, holdings_max=20)
     client = Client(layer, clock)
     for n in range(100):
@@ -361,8 +329,9 @@ def test_the_number_of_pots_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("?"), GeneratorExit()])
-def test_a_credit_that_may_have_arrived_is_not_sent_again(error: BaseException) -> None:
-    world = World()
+def test_a_credit_that_may_have_arrived_is_not_sent_again(
+    world: World, error: BaseException
+) -> None:
     admitted = world.client.admitted(STILL.want(1), 12)
     assert world.held(STILL) > 0
 
@@ -379,8 +348,7 @@ def test_a_credit_that_may_have_arrived_is_not_sent_again(error: BaseException) 
     assert world.layer.lost == 1
 
 
-def test_a_credit_that_was_not_sent_is_sent_later() -> None:
-    world = World()
+def test_a_credit_that_was_not_sent_is_sent_later(world: World) -> None:
     admitted = world.client.admitted(STILL.want(1), 12)
 
     async def cancelled(*args: Any, **options: Any) -> bool:

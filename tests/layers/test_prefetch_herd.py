@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +16,17 @@ from hypothesis import strategies as st
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, StoreDenied, StoreTrouble, Throttled, Unreachable
 from headgate.core.limits import Limit
+from headgate.core.record import cell_of
 from headgate.layers.held_tokens import SHARE
 from headgate.layers.prefetch import TURNS_MAX, WAIT_MS, Prefetch
+from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from headgate.transport.gates import BlockingGateFactory, WaitGate
+from headgate.transport.gates import BlockingGateFactory, WaitGate, wait_finished
 from tests.layers.kit import FAST, HERD, STILL, Buckets, Client, Herd, admitted, turns
 
 
-async def test_a_herd_makes_two_calls() -> None:
-    herd = Herd()
+async def test_a_herd_makes_two_calls(herd: Herd) -> None:
     assert admitted(await herd.come(FAST.want(1))) == HERD
     assert (len(herd.store.calls), herd.store.most) == (2, 1)
     assert herd.store.asked[0] == 1, "nothing is known of the first"
@@ -60,9 +62,8 @@ def test_a_herd_of_threads_makes_two_calls() -> None:
     assert len(store.calls) == 2
 
 
-def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
+def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting(clock: FakeClock) -> None:
     rng = random.Random(4)
-    clock = FakeClock()
     stores = [RecordingStore(MemoryStore(clock)) for _ in range(2)]
     paces = (None, clock.pace(blocking=True))
     clients = [
@@ -91,8 +92,9 @@ def test_one_caller_at_a_time_makes_the_same_calls_as_without_waiting() -> None:
     [Throttled("too fast", 250), Unreachable("no answer"), StoreDenied("no right")],
     ids=["throttled", "away", "denied"],
 )
-async def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTrouble) -> None:
-    herd = Herd()
+async def test_trouble_is_everybodys_who_waited_for_the_call(
+    herd: Herd, trouble: StoreTrouble
+) -> None:
     herd.store.troubles = [trouble]
     told = await herd.come(STILL.want(1))
     assert len(herd.store.calls) == 1
@@ -107,8 +109,7 @@ async def test_trouble_is_everybodys_who_waited_for_the_call(trouble: StoreTroub
     assert await herd.left(STILL) == 1000 - 20
 
 
-async def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
-    herd = Herd()
+async def test_what_one_call_met_alone_is_not_the_others_trouble(herd: Herd) -> None:
     herd.store.troubles = [Contended("lost a race"), Contended("lost another")]
     told = await herd.come(STILL.want(1), 20)
     assert admitted(told) == 18
@@ -116,10 +117,9 @@ async def test_what_one_call_met_alone_is_not_the_others_trouble() -> None:
     assert await herd.left(STILL) == 1000 - 18
 
 
-async def test_trouble_leaves_those_alone_who_find_enough_at_hand() -> None:
+async def test_trouble_leaves_those_alone_who_find_enough_at_hand(herd: Herd) -> None:
     """Somebody fetches more in vain; who wants more than is left shares that, others do not."""
 
-    herd = Herd()
     await herd.come(STILL.want(1), 12)
     held = herd.layer.held_milli(STILL.key())["n"] // 1000
     assert 2 < held < 25
@@ -148,8 +148,7 @@ async def test_a_bucket_with_less_than_the_herd_wants_gives_all_it_has(rejection
     assert herd.layer.held_milli(STILL.key()) == {"n": 0}
 
 
-async def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
-    herd = Herd()
+async def test_a_smaller_demand_may_fit_where_another_was_refused(herd: Herd) -> None:
     assert herd.other.take(STILL.want(995)).allowed
     wants = [25, 4, 25, 1, 1]
     tasks = [herd.ask(STILL.want(tokens)) for tokens in wants]
@@ -158,8 +157,7 @@ async def test_a_smaller_demand_may_fit_where_another_was_refused() -> None:
     assert herd.store.most == 1, "one at a time"
 
 
-async def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
-    herd = Herd()
+async def test_a_dry_bucket_is_nothing_to_wait_for(herd: Herd) -> None:
     herd.other.take(STILL.want(1000))
     assert not (await herd.ask(STILL.want(1))).allowed
     herd.store.calls.clear()
@@ -167,7 +165,7 @@ async def test_a_dry_bucket_is_nothing_to_wait_for() -> None:
     assert (len(herd.store.calls), herd.store.most) == (20, 20)
 
 
-async def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one() -> None:
+async def test_who_cannot_be_served_by_a_chunk_does_not_wait_for_one(herd: Herd) -> None:
     """A demand beyond the share, soft limits, other terms, several buckets."""
     soft = Buckets(Limit.per_second("rps", 10_000, soft=True))
     newer = Buckets(Limit.per_second("rps", 10_000), version=2)
@@ -231,12 +229,10 @@ def test_never_above_the_share_and_every_token_accounted_for(
     asyncio.run(story())
 
 
-# --------------------------------------------------------------------------------------------------
 # Whoever gives up, is cancelled or runs out of patience stops nobody else.
 
 
-async def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:
-    herd = Herd()
+async def test_a_cancelled_filler_is_followed_by_one_who_waited(herd: Herd) -> None:
     herd.store.let_go.clear()
     tasks = [herd.ask(STILL.want(1)) for _ in range(20)]
     await turns()
@@ -252,8 +248,7 @@ async def test_a_cancelled_filler_is_followed_by_one_who_waited() -> None:
     assert await herd.left(STILL) == 1000 - 19
 
 
-async def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing() -> None:
-    herd = Herd()
+async def test_a_cancelled_waiter_takes_nothing_and_leaves_nothing(herd: Herd) -> None:
     herd.store.let_go.clear()
     tasks = [herd.ask(STILL.want(1)) for _ in range(3)]
     gone = [herd.ask(STILL.want(1)) for _ in range(20)]
@@ -294,8 +289,7 @@ async def test_a_cancel_at_any_turn_loses_no_token_and_stops_nobody_else(
         assert await herd.left(STILL) == 1000 - sum(counted), moment
 
 
-async def test_patience_ends_when_a_call_takes_too_long() -> None:
-    herd = Herd()
+async def test_patience_ends_when_a_call_takes_too_long(herd: Herd) -> None:
     herd.store.let_go.clear()
     tasks = [herd.ask(FAST.want(1)) for _ in range(10)]
     await herd.clock.run_for(WAIT_MS - 1)
@@ -306,18 +300,16 @@ async def test_patience_ends_when_a_call_takes_too_long() -> None:
     assert admitted(await asyncio.gather(*tasks)) == 10
 
 
-async def test_patience_ends_after_so_many_calls_of_others() -> None:
+async def test_patience_ends_after_so_many_calls_of_others(herd: Herd) -> None:
     """Chunks of two demands only: the rest of a herd goes to the store itself at last."""
 
-    herd = Herd()
     assert admitted(await herd.come(STILL.want(25), 40)) == 40
     assert 1 < herd.store.most <= 40 - TURNS_MAX
     assert len(herd.store.calls) <= 40
     assert await herd.left(STILL) == 0
 
 
-async def test_the_time_of_a_caller_goes_on_while_it_waits() -> None:
-    herd = Herd()
+async def test_the_time_of_a_caller_goes_on_while_it_waits(herd: Herd) -> None:
     herd.store.let_go.clear()
     tasks = [herd.ask(FAST.want(1)) for _ in range(3)]
     await turns()
@@ -328,8 +320,7 @@ async def test_the_time_of_a_caller_goes_on_while_it_waits() -> None:
     assert times == [herd.clock() - 70, herd.clock()]
 
 
-async def test_the_end_of_the_layer_leaves_nobody_waiting() -> None:
-    herd = Herd()
+async def test_the_end_of_the_layer_leaves_nobody_waiting(herd: Herd) -> None:
     await herd.come(STILL.want(1), 12)
     herd.store.let_go.clear()
     herd.clock.advance(1)
@@ -339,3 +330,132 @@ async def test_the_end_of_the_layer_leaves_nobody_waiting() -> None:
     herd.store.let_go.set()
     assert admitted(await asyncio.gather(*tasks)) == 6
     assert await herd.left(STILL) == 1000 - 12 - 6 * 25
+
+
+# Prefetch among several clients and tasks: the slack it adds, measured against its bound.
+
+CLIENTS = 4
+
+
+class Line(RecordingStore):
+    """A store some turns of the loop away, as ports have it: a call waits for its turn and can be
+    called off then; once it was sent, it runs to its end."""
+
+    async def _sent(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        async def work() -> Any:
+            await asyncio.sleep(0)
+            result = await call()
+            await asyncio.sleep(0)
+            return result
+
+        await asyncio.sleep(0)
+        return await wait_finished(asyncio.ensure_future(work()))
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        self.calls.append(("consume", (tuple(demands), now_ms)))
+        return await self._sent(lambda: self.store.consume(demands, now_ms))
+
+    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
+        return await self._sent(lambda: self.store.adjust(demands, now_ms, **how))
+
+
+def test_S1_with_the_published_slack_over_four_clients() -> None:
+    """In every interval: admitted <= capacity + rate * length + what clients may hold."""
+    for seed in range(2):
+        rng = random.Random(seed)
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        capacity, rate = 400, 1000
+        shared = Buckets(Limit.per_second("rps", rate, burst=capacity))
+        clients = [
+            Client(add_layers(store, clock=clock, prefetch=True), clock) for _ in range(CLIENTS)
+        ]
+        slack = CLIENTS * capacity // 20
+        admitted: list[tuple[int, int]] = []
+        excess = 0.0
+        for _ in range(3000):
+            clock.advance(rng.choice((0, 0, 0, 1, 1, 2)))
+            if rng.random() < 0.001:
+                clock.advance(1500)
+            amount = rng.randint(1, 3)
+            if rng.choice(clients).take(shared.want(amount)).allowed:
+                admitted.append((clock(), amount))
+        for first in range(0, len(admitted), 23):
+            total = 0
+            for end_ms, amount in admitted[first : first + 1500]:
+                total += amount
+                allowed = capacity + rate * (end_ms - admitted[first][0]) / 1000
+                excess = max(excess, total - allowed)
+        assert excess <= slack, "the published bound"
+
+
+def test_four_clients_mint_nothing_and_everything_comes_back(clock: FakeClock) -> None:
+    rng = random.Random(3)
+    store = MemoryStore(clock)
+    layers = [Prefetch(store, clock) for _ in range(CLIENTS)]
+    clients = [Client(layer, clock) for layer in layers]
+    admitted = 0
+    for _ in range(900):
+        clock.advance(rng.choice((0, 0, 1, 300)))
+        admitted += rng.choice(clients).take(STILL.want(1)).allowed
+        held = sum(layer.held_milli(STILL.key()).get("n", 0) for layer in layers)
+        assert held <= CLIENTS * 50_000
+        record = clients[0].peek(STILL.key()).records[0]
+        cell = cell_of(record, "n")
+        assert cell.tokens_milli + held + admitted * 1000 == 1_000_000
+
+    async def close() -> None:
+        for layer in layers:
+            await layer.close()
+
+    asyncio.run(close())
+    admitted += Client(store, clock).admitted(STILL.want(1), 2000)
+    assert admitted == 1000
+
+
+def test_a_killed_client_loses_what_it_held_and_no_more(clock: FakeClock) -> None:
+    store = MemoryStore(clock)
+    layer = Prefetch(store, clock)
+    admitted = Client(layer, clock).admitted(STILL.want(1), 12)
+    held = layer.held_milli(STILL.key())["n"] // 1000
+    assert 0 < held <= 50
+    del layer
+    assert Client(store, clock).admitted(STILL.want(1), 2000) == 1000 - admitted - held
+
+
+async def test_a_cancel_at_any_turn_loses_no_token() -> None:
+    hits = 0
+    for moment in range(90):
+        clock = FakeClock()
+        store = Line(MemoryStore(clock))
+        layer = Prefetch(store, clock)
+        admitted: list[int] = []
+
+        async def caller(
+            layer: Prefetch = layer, clock: FakeClock = clock, admitted: list[int] = admitted
+        ) -> None:
+            for n in range(14):
+                if n == 7:
+                    clock.advance(1000)
+                verdict = await layer.consume([STILL.want(1)], clock())
+                if verdict.allowed:
+                    admitted.append(1)
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(caller())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        hits += not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await layer.close()
+        left = Client(store.store, clock).admitted(STILL.want(1), 2000)
+        assert left + len(admitted) == 1000, moment
+    assert hits > 20
+
+
+def test_threads_on_all_layers_admit_exactly_what_there_is(clock: FakeClock) -> None:
+    store = add_layers(MemoryStore(clock), clock=clock, prefetch=True)
+    with ThreadPoolExecutor(8) as pool:
+        callers = [pool.submit(Client(store, clock).admitted, STILL.want(1), 400) for _ in range(8)]
+    assert sum(caller.result() for caller in callers) == 1000

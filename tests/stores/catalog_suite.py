@@ -248,7 +248,6 @@ class CatalogModel:
             run(catalog.update_stored(ns, level, limits, None, NOW_MS))
         for n, level in enumerate(levels):
             stored = run(catalog.get_stored(ns, level))
-            assert stored is not None
             assert stored.limits[0].capacity == n + 1
         for name in names:
             run(catalog.create_entity(ns, Entity(name, name), None, NOW_MS))
@@ -322,7 +321,6 @@ class Two:
 
     def parent_of(self, entity_id: str) -> str | None:
         found = run(self.catalog.get_entity(self.ns, entity_id))
-        assert found is not None
         return found.parent_id
 
     def version(self) -> int:
@@ -460,7 +458,6 @@ class CatalogRaces:
             run(two.slow.update_entity(two.ns, "a", {"mode": Mode.BYPASS}, None, NOW_MS))
         assert two.watched.calls.count(two.commit) == ATTEMPTS_MAX
         found = run(two.catalog.get_entity(two.ns, "a"))
-        assert found is not None
         assert (found.mode, found.version) == (Mode.NORMAL, ATTEMPTS_MAX + 1)
 
     def test_version_and_audit_come_with_the_change_or_not_at_all(self, two: Two) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -23,9 +21,9 @@ from typing import Any
 import pytest
 
 from headgate import SyncRepository
-from headgate.service.demo.program import Demo, startup_message
-from headgate.service.demo.sample import ENTITIES, LEVELS, MODELS
-from headgate.service.demo.traffic import BATCH, PATTERNS, calls
+from headgate.service.demo.program import Demo, read_options, startup_message
+from headgate.service.demo.traffic import BATCH, ENTITIES, LEVELS, MODELS, PATTERNS, calls
+from tests.python import run_python
 
 COMMAND = [sys.executable, "-W", "error", "-m", "headgate.service.demo"]
 LINES_MAX = 14
@@ -95,26 +93,19 @@ def test_what_it_says_can_be_done(tmp_path: Path) -> None:
     assert not Path(folder).exists()
 
 
-def test_a_signal_that_arrives_twice_is_one() -> None:
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_it_ends_well_when_it_is_told_to_once_or_twice(numbers: tuple[signal.Signals, ...]) -> None:
     """A wrapper passes on what the terminal has sent to both."""
     with demo("--no-traffic") as (process, said):
         [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))
-        process.send_signal(signal.SIGINT)
-        assert ended(process, signal.SIGINT) == (0, "")
-    assert not Path(folder).exists()
-
-
-def test_it_ends_well_when_it_is_told_to() -> None:
-    with demo("--no-traffic") as (process, said):
-        [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))
-        assert ended(process, signal.SIGTERM) == (0, "")
+        for number in numbers[1:]:
+            process.send_signal(number)
+        assert ended(process, numbers[0]) == (0, "")
     assert not Path(folder).exists()
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *options], capture_output=True, text=True, timeout=PATIENCE_S
-    )  # fmt: skip
+    return run_python(*COMMAND[1:], *options)
 
 
 def test_once_fills_a_store_and_a_kept_one_is_left_as_it_was_changed(tmp_path: Path) -> None:
@@ -140,17 +131,7 @@ def test_once_fills_a_store_and_a_kept_one_is_left_as_it_was_changed(tmp_path: P
         assert repository.get_limits("api_key:intern", "gpt-4") == []
 
 
-def test_nothing_stays_in_the_temporary_directory(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*COMMAND, "--once", "1"], capture_output=True, text=True, timeout=PATIENCE_S,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
-    assert tempfile.gettempdir()
-
-
-def test_what_cannot_be_is_said_in_a_line() -> None:
+def test_what_cannot_be_is_said_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -159,9 +140,9 @@ def test_what_cannot_be_is_said_in_a_line() -> None:
     assert "choose another with --host and --port" in done.stderr
     assert "Traceback" not in done.stderr
     for wrong in (["--rate", "0"], ["--rate", "9999"], ["--once", "no"], ["somewhere"]):
-        done = run(*wrong)
-        assert done.returncode == 2
-        assert "usage: headgate demo" in done.stderr
+        with pytest.raises(SystemExit, match="2"):
+            read_options(wrong)
+        assert "usage: headgate demo" in capsys.readouterr().err
 
 
 def test_the_same_seed_is_the_same_traffic() -> None:

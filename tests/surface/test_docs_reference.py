@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 
 
-def _tool(name: str) -> ModuleType:
+def tool(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,39 +29,32 @@ def _tool(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    ("tool", "page"), [("library_reference", "api.md"), ("wire_reference", "wire.md")]
+    ("name", "page"), [("library_reference", "api.md"), ("wire_reference", "wire.md")]
 )
-def test_a_made_page_is_current(tool: str, page: str) -> None:
-    assert (REFERENCE / page).read_text() == _tool(tool).reference(), f"python tools/{tool}.py"
+def test_a_made_page_is_current(name: str, page: str) -> None:
+    assert (REFERENCE / page).read_text() == tool(name).reference(), f"python tools/{name}.py"
 
 
 def test_the_picture_of_the_packages_shows_each_of_them() -> None:
-    tool = _tool("architecture_svg")
-    assert tool.PICTURE.read_text() == tool.picture(), "python -m tools.architecture_svg"
-    drawn = {name for _, boxes in tool.ROWS for names, *_ in boxes for name in names.split(", ")}
+    made = tool("architecture_svg")
+    assert made.PICTURE.read_text() == made.picture(), "python -m tools.architecture_svg"
+    drawn = {name for _, boxes in made.ROWS for names, *_ in boxes for name in names.split(", ")}
     there = {path.stem for path in (ROOT / "src/headgate").iterdir() if path.name[0] not in "_."}
     assert there - {"py"} == drawn
 
 
 def test_every_public_name_and_call_says_what_it_promises() -> None:
-    tool = _tool("library_reference")
+    made = tool("library_reference")
     text = (REFERENCE / "api.md").read_text()
     silent = [name for name in headgate.__all__ if "__doc__" not in vars(getattr(headgate, name))]
     assert silent == []
     for name in headgate.__all__:
         assert f"`{name}`" in text or f"# {name}\n" in text, name
-    for name in tool.FACES:
+    for name in made.FACES:
         cls = getattr(headgate, name)
-        for call, value in tool.calls(cls):
-            assert len(tool.promise(value)) > 10, f"{name}.{call}"
+        for call, value in made.calls(cls):
+            assert len(made.promise(value)) > 10, f"{name}.{call}"
             assert f"### {name}.{call}\n" in text
-
-
-def test_both_colours_are_told_at_once() -> None:
-    tool = _tool("library_reference")
-    for name, twin in zip(("RateLimiter", "Lease", "Repository"), tool.TWINS, strict=True):
-        ours = {call for call, _ in tool.calls(getattr(headgate, name))}
-        assert ours == {call for call, _ in tool.calls(getattr(headgate, twin))}
 
 
 def test_every_field_of_every_message_is_on_the_page() -> None:

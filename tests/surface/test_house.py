@@ -35,17 +35,17 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1066,
-    "admin": 1383,
-    "aws": 3416,
-    "cli": 3516,
-    "client": 1612,
-    "core": 4231,
-    "declare": 755,
-    "integrations": 1925,
-    "layers": 1396,
-    "service": 12081,
-    "stores": 13253,
+    ".": 1040,
+    "admin": 1384,
+    "aws": 3133,
+    "cli": 3300,
+    "client": 1534,
+    "core": 4179,
+    "declare": 686,
+    "integrations": 1898,
+    "layers": 1394,
+    "service": 11284,
+    "stores": 13212,
     "testing": 1687,
     "transport": 1746,
 }
@@ -53,6 +53,7 @@ BUDGETS = {
 PURE = (
     "core/",
     "admin/",
+    "client/",
     "stores/catalog.py",
     "stores/records.py",
     "stores/dynamodb/protocol/",

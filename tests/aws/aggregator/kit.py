@@ -19,8 +19,7 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
-from tests.stores.dynamodb.catalog.kit import port_to
-from tests.stores.dynamodb.kit import fresh_table, opened
+from tests.stores.dynamodb.kit import fresh_table, opened, port_to
 
 NS = "n" * 11
 START_MS = 1_767_225_600_000
@@ -173,14 +172,15 @@ class Rig:
 
 async def everything_in(service: BotoService, arn: str) -> list[Mapping[str, Any]]:
     """All records of a stream."""
-    stream = Stream(service, arn)
+    no_table: Any = None  # for no checkpoints
+    stream = Stream(service, no_table, arn)
     found: list[Mapping[str, Any]] = []
     for shard in await stream.shards():
-        iterator: str | None = await stream.iterator(shard.id, None)
+        iterator: str | None = await stream.iterator(shard, None)
         while iterator is not None:
-            batch = await stream.batch(iterator)
-            found += batch.records
-            iterator = batch.iterator if batch.records else None
+            records, following = await stream.batch(iterator)
+            found += records
+            iterator = following if records else None
     return found
 
 
@@ -253,10 +253,7 @@ class Wheel:
         self.read.append(name)
         if int(at_text) >= len(batches):
             return {"Records": []}
-        return {
-            "Records": batches[int(at_text)],
-            "NextShardIterator": f"{name} {int(at_text) + 1}",
-        }
+        return {"Records": batches[int(at_text)], "NextShardIterator": f"{name} {int(at_text) + 1}"}
 
     def _shard(self, name: str) -> dict[str, Any]:
         parent = self.shards[name][0]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.aws.aggregator.s3 import AwsService
+from headgate.aws.aggregator.s3 import BotoService
 from headgate.core.runtime import run
 
 Record = Mapping[str, Any]
@@ -44,7 +44,7 @@ class Mapped:
     """One shard's delivery to one function."""
 
     handler: Handler
-    queue: AwsService
+    queue: BotoService
     queue_url: str
     stream: str
     filters: Sequence[Any]

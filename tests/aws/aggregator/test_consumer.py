@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from headgate.aws.aggregator.consumer import CHECKPOINT_RECORDS, Consumer
-from headgate.aws.aggregator.open import open_consumer
-from headgate.aws.aggregator.process import Aggregator, BatchReport, Settings
+from headgate.aws.aggregator.process import Aggregator, BatchReport
 from headgate.cli.app import cli
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
@@ -39,7 +35,8 @@ from tests.aws.aggregator.kit import (
     take,
     totals,
 )
-from tests.stores.dynamodb.catalog.kit import Watched, port_to
+from tests.python import run_python
+from tests.stores.dynamodb.kit import Watched, port_to
 
 
 def consumer(rig: Rig, port: Any = None, **options: Any) -> Consumer:
@@ -58,17 +55,11 @@ def test_it_goes_on_where_it_was(rig: Rig) -> None:
     assert counted(rig) == {("e", "r"): {"rpm": 8}}
     assert sum(report.counted for report in reports) == 3
     assert port.calls.count("PutItem") == 1  # one mark
-    run(port.close())
-
-
-def test_its_own_writes_do_not_keep_it_busy(rig: Rig) -> None:
-    take(rig, 5)
-    reader = consumer(rig)
-    run(reader.drain())
     before = len(rig.records())
     for _ in range(5):
-        run(reader.drain())
-    assert len(rig.records()) == before
+        run(consumer(rig).drain())
+    assert len(rig.records()) == before, "its own writes do not keep it busy"
+    run(port.close())
 
 
 def test_killed_at_every_write_nothing_is_lost_or_doubled(rig: Rig) -> None:
@@ -92,7 +83,7 @@ def test_killed_at_every_write_nothing_is_lost_or_doubled(rig: Rig) -> None:
 # `headgate aggregate` that is killed in mid-batch: five of its rows are written and answered.
 KILLED = """
 import os, signal
-from headgate.aws.aggregator import write
+from headgate.aws.aggregator import rows as write
 from headgate.cli import main
 
 answers, next_request, write.AT_ONCE = [], write._next_request, 2
@@ -114,11 +105,7 @@ def test_a_process_that_is_killed_for_real_loses_and_doubles_nothing(rig: Rig) -
         take(rig, 5, name)
     words = ["aggregate", rig.name, "--drain", "--no-split", "--json"]
     words += ["--region", "us-east-1", "--endpoint", rig.endpoint]
-    sources = str(Path(__file__).parents[3] / "src")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, *words], capture_output=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": sources},
-    )  # fmt: skip
+    killed = run_python("-c", KILLED, *words, PYTHONPATH=str(Path(__file__).parents[3] / "src"))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     wanted = {(name, "r"): {"rpm": 5} for name in names}
     assert {} != counted(rig) != wanted
@@ -141,23 +128,8 @@ def test_two_at_once_are_no_harm(rig: Rig) -> None:
         thread.join(30)
     run(readers[0].drain())
     for reader in readers:
-        run(reader._aggregator.table.port.close())
+        run(reader.aggregator.table.port.close())
     assert counted(rig) == {("e", "r"): {"rpm": 40}}
-
-
-def test_it_runs_until_it_is_stopped(rig: Rig) -> None:
-    seen = threading.Event()
-    reader = consumer(rig, port_to(rig.endpoint), idle_ms=20, on_report=lambda report: seen.set())
-    thread = threading.Thread(target=lambda: run(reader.run()))
-    thread.start()
-    take(rig, 2)
-    assert seen.wait(20)
-    reader.stop()
-    thread.join(20)
-    assert not thread.is_alive()
-    run(reader._aggregator.table.port.close())
-    run(consumer(rig).drain())
-    assert counted(rig) == {("e", "r"): {"rpm": 2}}
 
 
 def test_in_an_event_loop(endpoint: str) -> None:
@@ -179,17 +151,6 @@ def test_in_an_event_loop(endpoint: str) -> None:
         await rig.close()
 
     asyncio.run(flow())
-
-
-def test_opened_from_its_settings(rig: Rig) -> None:
-    take(rig, 3)
-    reader = open_consumer(
-        Settings(rig.name, archive_bucket="some-archive"),
-        region="us-east-1", endpoint=rig.endpoint, blocking=True,
-    )  # fmt: skip
-    run(reader.drain())
-    run(reader.close())
-    assert counted(rig) == {("e", "r"): {"rpm": 3}}
 
 
 def test_a_table_without_a_stream_is_named(rig: Rig) -> None:
@@ -232,18 +193,22 @@ def test_parents_are_read_before_their_children(rig: Rig) -> None:
     assert again.read == []  # all shards are marked as done
 
 
-def test_trouble_of_all_kinds_is_passed(rig: Rig) -> None:
-    wheel = wheel_of(taped())
+def test_trouble_of_all_kinds_is_passed_and_what_cannot_be_read_is_reported(rig: Rig) -> None:
+    tape = taped()
+    del tape.records[15]["dynamodb"]["NewImage"]
+    wheel = wheel_of(tape)
     wheel.troubles = {
         "describe_stream": Throttled("busy"),
         "get_shard_iterator": Unreachable("gone"),
         "get_records": Rejected("ExpiredIteratorException", "too old"),
     }
     troubles: list[StoreTrouble] = []
+    reports: list[BatchReport] = []
     reader: Consumer
 
     def look(report: BatchReport) -> None:
-        if counted(rig).get(("e", "r")) == {"rpm": 40}:
+        reports.append(report)
+        if counted(rig).get(("e", "r")) == {"rpm": 39}:
             reader.stop()
 
     reader = Consumer(
@@ -252,17 +217,6 @@ def test_trouble_of_all_kinds_is_passed(rig: Rig) -> None:
     )  # fmt: skip
     run(reader.run())
     assert [type(trouble) for trouble in troubles] == [Throttled, Unreachable]
-    assert counted(rig) == {("e", "r"): {"rpm": 40}}
-
-
-def test_what_cannot_be_read_is_passed_over_and_reported(rig: Rig) -> None:
-    tape = taped()
-    del tape.records[15]["dynamodb"]["NewImage"]
-    reports: list[BatchReport] = []
-    reader = Consumer(
-        rig.aggregator, wheel_of(tape), BlockingGateFactory(), on_report=reports.append,
-    )  # fmt: skip
-    run(reader.drain())
     assert sum(len(report.failures) for report in reports) == 1
     assert counted(rig) == {("e", "r"): {"rpm": 39}}
 

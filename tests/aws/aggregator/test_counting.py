@@ -15,7 +15,6 @@ from headgate.aws.aggregator.rows import (
     ChangeRun,
     Mark,
     RowUpdate,
-    UsageRow,
     head_after,
     mark_of,
     merge_runs,
@@ -36,7 +35,6 @@ class Rows:
         self.counters: dict[Place, dict[str, int]] = {}
         self.events: dict[Place, int] = {}
         self.marks: dict[Place, dict[int, Mark]] = {}
-        self.writes = 0
 
     def take(self, records: list[Record], windows: tuple[str, ...] = ("hourly", "daily")) -> None:
         changes = [one for record in records if isinstance(one := parse_record(record), Change)]
@@ -48,7 +46,6 @@ class Rows:
                 assert counting is None or self._apply(place, counting)
 
     def _apply(self, place: Place, counting: RowUpdate) -> bool:
-        self.writes += 1
         marks = self.marks.setdefault(place, {})
         for grown in counting.mark_updates:
             held = marks.get(grown.shard)
@@ -175,19 +172,6 @@ def test_the_first_write_counts_from_zero_and_events_are_takes() -> None:
     assert list(rows.events.values()) == [2]
 
 
-def test_a_batch_is_one_write_per_row_and_so_is_the_next() -> None:
-    tape, rows = Tape(), Rows()
-    shard = Shard(tape)
-    shard.make(rpm=1)
-    for _ in range(999):
-        shard.write(rpm=1)
-    for at in range(0, 1000, 100):
-        rows.take(tape.records[at : at + 100])
-    assert rows.writes == 20
-    rows.take(tape.records)
-    assert rows.writes == 22  # one failed write per row tells that all is there
-
-
 def test_a_gap_inside_a_later_batch_stays_open() -> None:
     tape, rows = Tape(), Rows()
     shard = Shard(tape)
@@ -205,20 +189,6 @@ def test_a_gap_inside_a_later_batch_stays_open() -> None:
     assert [len(parse_runs(mark)) for marks in rows.marks.values() for mark in marks.values()] == [
         1
     ]
-
-
-def test_a_bucket_made_anew_is_counted_from_zero() -> None:
-    tape, rows = Tape(), Rows()
-    shard = Shard(tape)
-    for _ in range(20):
-        shard.make(rpm=3)
-        shard.write(rpm=4)
-        shard.remove()
-    for record in tape.records:
-        rows.take([record], ("hourly",))
-    for record in tape.records:
-        rows.take([record], ("hourly",))
-    assert rows.sums() == {("n" * 11 + "#e#r", "hourly", tape.now_ms): {"rpm": 140}}
 
 
 def test_a_limit_that_is_dropped_gives_nothing_back() -> None:
@@ -240,15 +210,6 @@ def test_half_an_item_is_no_bucket() -> None:
     shard.make(rpm=2)
     rows.take(tape.records, ("hourly",))
     assert list(rows.sums().values()) == [{"rpm": 2}]
-
-
-def test_wcu_is_no_limit() -> None:
-    tape, rows = Tape(), Rows()
-    shard = Shard(tape)
-    shard.make(rpm=1)
-    shard.write(rpm=1)
-    rows.take(tape.records)
-    assert {name for counters in rows.counters.values() for name in counters} == {"rpm"}
 
 
 def test_marks_are_read_as_they_were_written() -> None:
@@ -275,19 +236,6 @@ def test_runs_are_bounded_and_close_at_the_old_end() -> None:
 def test_a_mark_of_something_else_is_damage(mark: Mark) -> None:
     with pytest.raises(Damaged):
         parse_runs(mark)
-
-
-def test_windows_of_a_change_are_of_its_own_time() -> None:
-    tape = Tape()
-    shard = Shard(tape)
-    shard.make(rpm=1)
-    tape.now_ms += HOUR_MS
-    shard.write(rpm=5)
-    changes = [one for record in tape.records if isinstance(one := parse_record(record), Change)]
-    rows = rows_of(changes, ("hourly", "daily", "monthly"))
-    assert [row.window_type for row in rows].count("hourly") == 2
-    assert len(rows) == 4
-    assert all(isinstance(row, UsageRow) for row in rows)
 
 
 def test_a_bucket_in_many_shards_is_a_few_writes() -> None:

@@ -24,23 +24,13 @@ from headgate.aws.aggregator.dead_letters import (
 )
 from headgate.aws.aggregator.open import open_dead_letters
 from headgate.aws.aggregator.process import Aggregator
-from headgate.aws.aggregator.s3 import BotoService
+from headgate.aws.aggregator.s3 import BotoService, S3Objects
 from headgate.cli.app import cli
 from headgate.core.errors import Throttled, Unreachable, ValidationError
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import Rejected
 from headgate.transport.gates import BlockingGateFactory
-from tests.aws.aggregator.kit import (
-    NS,
-    Failing,
-    Rig,
-    Shard,
-    Tape,
-    Wheel,
-    counted,
-    drop_items,
-    take,
-)
+from tests.aws.aggregator.kit import NS, Failing, Rig, Shard, Tape, Wheel, counted, drop_items, take
 
 
 class Inbox:
@@ -101,10 +91,9 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
     assert inbox.messages() == []
 
 
-def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
-    bucket = f"dead-{rig.name}"
-    service = BotoService("s3", region="us-east-1", endpoint=rig.endpoint, blocking=True)
-    run(service.call("create_bucket", Bucket=bucket))
+def test_into_objects_and_into_a_file(
+    rig: Rig, bucket: str, objects: S3Objects, tmp_path: Path
+) -> None:
     path = tmp_path / "dead.jsonl"
     tape = Tape()
     good, bad = Shard(tape, "a"), Shard(tape, "b")
@@ -122,11 +111,9 @@ def test_into_objects_and_into_a_file(rig: Rig, tmp_path: Path) -> None:
             run(letters.close())
     lines = path.read_text().splitlines()
     assert len(lines) == 2  # at least once: the mark was lost
-    [named] = run(service.call("list_objects_v2", Bucket=bucket))["Contents"]
-    assert named["Key"].startswith("given-up/44215845")
-    body = run(service.call("get_object", Bucket=bucket, Key=named["Key"]))["Body"]
-    run(service.close())
-    [line] = gzip.decompress(body).decode().splitlines()
+    [name] = run(objects.names("", 10))
+    assert name.startswith("given-up/44215845")
+    [line] = gzip.decompress(run(objects.get(name))).decode().splitlines()
     for text in (line, lines[0]):
         assert json.loads(text)["record"]["dynamodb"]["Keys"]["PK"]["S"] == f"{NS}/BUCKET#b#r#0"
     assert counted(rig) == {("a", "r"): {"rpm": 1}}
@@ -151,7 +138,7 @@ class Kept:
     async def close(self) -> None: ...
 
 
-def reading(rig: Rig, tape: Tape, letters: DeadLetters, port: Any = None) -> Consumer:
+def reading(rig: Rig, tape: Tape, letters: DeadLetters | None, port: Any = None) -> Consumer:
     table = rig.table if port is None else rig.table_over(port)
     wheel = Wheel({"only": (None, [tape.records])})
     return Consumer(Aggregator(table, rig.settings), wheel, BlockingGateFactory(), letters=letters)
@@ -170,18 +157,14 @@ def test_passing_trouble_is_waited_out_until_the_record_is_old(rig: Rig) -> None
         busy = Failing(rig.table.port, [Throttled("busy")] * 8)
         reader = reading(rig, one_change(age_ms, rig), kept, busy)
         run(reader.read_round())
-        assert len(kept.letters) == given_up
         assert [letter.condition for letter in kept.letters] == ["RecordAgeExceeded"] * given_up
         _forget_marks(rig)
-
-
-def test_without_dead_letters_old_records_are_tried_on(rig: Rig) -> None:
     busy = Failing(rig.table.port, [Throttled("busy")] * 8)
-    reader = reading(rig, one_change(AGE_MS_MAX + 60_000, rig), None, busy)  # type: ignore[arg-type]
+    reader = reading(rig, one_change(AGE_MS_MAX + 60_000, rig), None, busy)
     run(reader.read_round())
     assert counted(rig) == {}
     run(reader.drain())
-    assert counted(rig) == {("a", "r"): {"rpm": 1}}
+    assert counted(rig) == {("a", "r"): {"rpm": 1}}, "without dead letters it is tried on"
 
 
 def test_a_row_that_refuses_for_good_does_not_hold_up_the_others(rig: Rig) -> None:
@@ -233,28 +216,23 @@ def test_a_letter_too_large_for_a_queue_says_where_its_record_is() -> None:
         assert said["DDBStreamBatchInfo"]["startSequenceNumber"] == number
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("https://sqs.eu-west-1.amazonaws.com/123456789012/dead", SqsDeadLetters),
-        ("http://127.0.0.1:4566/000000000000/dead", SqsDeadLetters),
-        ("arn:aws:sqs:eu-west-1:123456789012:dead", SqsDeadLetters),
-        ("s3://my-letters", S3DeadLetters),
-        ("s3://my-letters/of/today", S3DeadLetters),
-        ("dead.jsonl", FileDeadLetters),
-        ("/var/lib/headgate/dead.jsonl", FileDeadLetters),
+SQS = "https://sqs.eu-west-1.amazonaws.com/123456789012/dead"
+PLACES = {
+    SqsDeadLetters: [
+        SQS, "http://127.0.0.1:4566/000000000000/dead", "arn:aws:sqs:eu-west-1:123456789012:dead"
     ],
-)
-def test_places(text: str, kind: type) -> None:
-    assert type(open_dead_letters(text, "us-east-1", blocking=True)) is kind
+    S3DeadLetters: ["s3://my-letters", "s3://my-letters/of/today"],
+    FileDeadLetters: ["dead.jsonl", "/var/lib/headgate/dead.jsonl"],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "text", ["", "s3://No_Bucket", "https://", "ftp://x/y", "arn:aws:sns:eu:1:x", "a\0b"]
-)
-def test_what_is_no_place_is_refused(text: str) -> None:
-    with pytest.raises(ValidationError, match="dead_letters"):
-        open_dead_letters(text, "us-east-1", blocking=True)
+def test_places() -> None:
+    for kind, places in PLACES.items():
+        for place in places:
+            assert type(open_dead_letters(place, "us-east-1", blocking=True)) is kind
+    for text in ("", "s3://No_Bucket", "https://", "ftp://x/y", "arn:aws:sns:eu:1:x", "a\0b"):
+        with pytest.raises(ValidationError, match="dead_letters"):
+            open_dead_letters(text, "us-east-1", blocking=True)
 
 
 def test_a_file_that_cannot_be_written_is_trouble(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import AccessRefused
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.aws.aggregator.kit import NS, Record, Rig, Shard, Tape
-from tests.stores.dynamodb.catalog.kit import Watched, port_to
-from tests.stores.dynamodb.sharding.kit import Bucket
+from tests.stores.dynamodb.kit import Bucket, Watched, port_to
 
 
 def changes(records: list[Record]) -> list[Change]:
@@ -110,6 +109,9 @@ def test_a_hot_shard_is_divided_and_the_levels_stay(
     bucket = hot_bucket(rig)
     bucket.now_ms = rig.table.port.now_ms()
     assert bucket.level("rpm") == 10**9
+    off = Aggregator(rig.table, Settings(rig.name, split=False))
+    assert run(off.process(hurried())).splits == 0
+    assert len(bucket.shards()) == 1
     report = run(rig.aggregator.process(hurried()))
     assert report.splits == 1
     bucket.now_ms = rig.table.port.now_ms()
@@ -120,13 +122,6 @@ def test_a_hot_shard_is_divided_and_the_levels_stay(
     again = run(Aggregator(rig.table, rig.settings).process(hurried()))
     assert again.splits == 0  # it was divided a moment ago
     assert len(bucket.shards()) == 2
-
-
-def test_a_switch_turns_it_off(rig: Rig) -> None:
-    bucket = hot_bucket(rig)
-    off = Aggregator(rig.table, Settings(rig.name, split=False))
-    assert run(off.process(hurried())).splits == 0
-    assert len(bucket.shards()) == 1
 
 
 def test_no_shard_gets_smaller_than_what_is_asked_of_it(rig: Rig) -> None:
@@ -151,24 +146,20 @@ class Refusing:
         return await self.inner.call(request)
 
 
-def test_a_role_that_may_not_is_asked_once(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "calls"),
+    [(AccessRefused("AccessDeniedException", "no", "no"), 1), (Throttled(""), 4)],
+)
+def test_trouble_fails_no_record_and_a_role_that_may_not_is_asked_once(
+    rig: Rig, trouble: Exception, calls: int
+) -> None:
     hot_bucket(rig)
-    port = Refusing(rig.table.port, AccessRefused("AccessDeniedException", "no", "no"))
+    port = Refusing(rig.table.port, trouble)
     splits = ShardSplitter(rig.table_over(port), enabled=True)
     hot = HotShard(BucketKey(NS, "hot", "r"), 0, 900, {})
-    assert [run(splits.divide([hot])) for _ in range(3)] == [0, 0, 0]
-    assert port.calls == 1
-    assert not splits.enabled
-
-
-def test_trouble_with_it_fails_no_record(rig: Rig) -> None:
-    hot_bucket(rig)
-    port = Refusing(rig.table.port, Throttled("busy"))
-    splits = ShardSplitter(rig.table_over(port), enabled=True)
-    hot = HotShard(BucketKey(NS, "hot", "r"), 0, 900, {})
-    assert run(splits.divide([hot, hot])) == 0
-    assert splits.enabled
-    assert port.calls == 2
+    assert [run(splits.divide([hot, hot])) for _ in range(2)] == [0, 0]
+    assert port.calls == calls
+    assert splits.enabled is (calls > 1)
 
 
 def test_a_bucket_that_is_gone_is_left_alone(rig: Rig) -> None:

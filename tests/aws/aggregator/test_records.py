@@ -98,23 +98,18 @@ def test_settings() -> None:
     )
 
 
+WRONG = {
+    "HEADGATE_TABLE": ["", "a/b", "limits\n"],
+    "HEADGATE_WINDOWS": ["", "weekly"],
+    "HEADGATE_USAGE_RETENTION_DAYS": ["0", "-1", "9 0", "99999", "²"],
+    "HEADGATE_ARCHIVE_BUCKET": ["No_Bucket"],
+    "HEADGATE_SPLIT": ["yes"],
+    "HEADGATE_LOG_LEVEL": ["LOUD"],
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HEADGATE_TABLE", ""),
-        ("HEADGATE_TABLE", "a/b"),
-        ("HEADGATE_TABLE", "limits\n"),
-        ("HEADGATE_WINDOWS", ""),
-        ("HEADGATE_WINDOWS", "weekly"),
-        ("HEADGATE_USAGE_RETENTION_DAYS", "0"),
-        ("HEADGATE_USAGE_RETENTION_DAYS", "-1"),
-        ("HEADGATE_USAGE_RETENTION_DAYS", "9 0"),
-        ("HEADGATE_USAGE_RETENTION_DAYS", "99999"),
-        ("HEADGATE_USAGE_RETENTION_DAYS", "²"),
-        ("HEADGATE_ARCHIVE_BUCKET", "No_Bucket"),
-        ("HEADGATE_SPLIT", "yes"),
-        ("HEADGATE_LOG_LEVEL", "LOUD"),
-    ],
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
 def test_settings_that_are_wrong_are_named(name: str, value: str) -> None:
     with pytest.raises(ValidationError, match=name):

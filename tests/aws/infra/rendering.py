@@ -129,3 +129,12 @@ class Rendered:
         assert resource in self.template["Resources"], resource
         known = {("Table", "Arn"): TABLE_ARN, ("ArchiveBucket", "Arn"): ARCHIVE_ARN}
         return known.get((resource, attribute), f"<{resource}.{attribute}>")
+
+
+def plain(value: Any) -> Any:
+    """The value with its truths in the words of JSON policies."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""The bundle holds what the handler imports, runs alone, and is the same bytes every time."""
+"""The bundle holds what the handler needs, runs alone, and is the same bytes every time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import zipfile
 from pathlib import Path
 
 import botocore
-import pytest
 
 from headgate.aws.infra import build, lambda_export
-from headgate.aws.infra.bundle import HANDLER, _imports, _Source
-from headgate.aws.infra.control_plane import StackOperationError
 
 SITE = str(Path(botocore.__file__).parents[1])
 
@@ -88,48 +85,3 @@ def test_it_holds_nothing_else() -> None:
     assert not [name for name in names if name.removeprefix("headgate/").startswith(strangers)]
     assert not [name for name in names if "__pycache__" in name]
     assert len(build().content) < 5_000_000
-
-
-def test_data_files_come_with_their_package() -> None:
-    names = build("headgate.stores.sqlite").names
-    assert "headgate/stores/sqlite/sql/buckets.sql" in names
-    assert "headgate/stores/sqlite/sql/migrations/0001.sql" in names
-
-
-def test_a_module_that_is_not_there() -> None:
-    assert HANDLER == "headgate.aws.aggregator.lambda_handler"
-    with pytest.raises(StackOperationError, match="no such module"):
-        build("headgate.aws.aggregator.nothing")
-
-
-def test_imports_are_found_wherever_they_are_run() -> None:
-    text = """
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    import headgate.never
-else:
-    import headgate.otherwise
-try:
-    from headgate.a import b
-except ImportError:
-    import headgate.c
-def f():
-    match 1:
-        case 1:
-            from . import d
-    with x:
-        from ..up import e
-        import os, headgate.f.g
-"""
-    found = set(_imports("headgate.pack.module", _Source("headgate/pack/module.py", text)))
-    assert found == {
-        "headgate.otherwise",
-        "headgate.a",
-        "headgate.a.b",
-        "headgate.c",
-        "headgate.pack",
-        "headgate.pack.d",
-        "headgate.up",
-        "headgate.up.e",
-        "headgate.f.g",
-    }

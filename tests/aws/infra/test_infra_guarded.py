@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headgate import (
-    Limit,
-    RateLimitExceeded,
-    Repository,
-    SyncRateLimiter,
-    SyncRepository,
-)
+from headgate import Limit, RateLimitExceeded, Repository, SyncRateLimiter, SyncRepository
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.infra import StackOptions
 from headgate.core.errors import StoreTrouble

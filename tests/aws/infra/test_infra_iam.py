@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from headgate.aws.infra import StackOptions, namespace_policy
-from headgate.aws.infra.template import USAGE_ATTRIBUTES
+from headgate.aws.infra.options import USAGE_ATTRIBUTES
 from headgate.core.history import WindowUsage
 from headgate.stores.dynamodb import ledger as usage
 from headgate.stores.dynamodb import schema
 from tests.aws.infra.iam import Context, allowed, many
-from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered
+from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, plain
 
 NS, OTHER = "AAAAAAAAAAA", "BBBBBBBBBBB"
 GSI = f"{TABLE_ARN}/index/GSI4"
@@ -44,16 +45,20 @@ def _on(who: str, action: str, *keys: str, at: str = TABLE_ARN, attributes: tupl
     return options, who, f"dynamodb:{action}", at, keys, attributes
 
 
+def _each(who: str, actions: str, *keys: str, **more: Any) -> list[Case]:
+    """Each action on each key alone."""
+    return [_on(who, action, key, **more) for action in actions.split() for key in keys]
+
+
 APP, READ, ADMIN, NAMED = "AppPolicy", "ReadOnlyPolicy", "AdminPolicy", "NamespacePolicy"
 COUNTS = "AggregatorRole"
+OTHERS = schema.pk_bucket(OTHER, "k", "r", 0)
 
 ALLOWED: list[Case] = [
-    _on(APP, "UpdateItem", BUCKET, attributes=TOKENS),
-    _on(APP, "PutItem", BUCKET, attributes=TOKENS),
-    _on(APP, "DeleteItem", BUCKET),
+    *_each(APP, "UpdateItem PutItem", BUCKET, attributes=TOKENS),
+    *_each(APP, "DeleteItem GetItem", BUCKET),
     _on(APP, "UpdateItem", BUCKET, schema.pk_bucket(OTHER, "k", "r", 3)),
     _on(APP, "PutItem", ONCE),
-    _on(APP, "GetItem", BUCKET),
     _on(APP, "BatchGetItem", ENTITY, RESOURCE, SYSTEM, BUCKET),
     _on(APP, "GetItem", REGISTRY),
     _on(APP, "Query", NS, at=GSI),
@@ -62,11 +67,9 @@ ALLOWED: list[Case] = [
     _on(READ, "Query", ENTITY),
     _on(READ, "GetItem", AUDIT),
     _on(READ, "Query", NS, at=GSI),
-    _on(ADMIN, "PutItem", ENTITY, attributes=LIMITS),
-    _on(ADMIN, "PutItem", RESOURCE, attributes=LIMITS),
+    *_each(ADMIN, "PutItem", ENTITY, RESOURCE, attributes=LIMITS),
     _on(ADMIN, "UpdateItem", SYSTEM, attributes=LIMITS),
-    _on(ADMIN, "PutItem", AUDIT),
-    _on(ADMIN, "PutItem", REGISTRY),
+    *_each(ADMIN, "PutItem", AUDIT, REGISTRY),
     _on(ADMIN, "BatchWriteItem", ENTITY, BUCKET, AUDIT),
     _on(ADMIN, "Scan"),
     _on(ADMIN, "DescribeTable"),
@@ -78,33 +81,26 @@ ALLOWED: list[Case] = [
     _on(COUNTS, "UpdateItem", ENTITY, attributes=MARKED),
     _on(COUNTS, "GetItem", BUCKET),
     _on(COUNTS, "GetRecords", at=f"{TABLE_ARN}/stream/2026"),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS, options=SPLITTING),
-    _on(COUNTS, "PutItem", BUCKET, attributes=TOKENS, options=SPLITTING),
+    *_each(COUNTS, "UpdateItem PutItem", BUCKET, attributes=TOKENS, options=SPLITTING),
     (WITH, COUNTS, "s3:PutObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
     (WITH, READ, "s3:GetObject", f"{ARCHIVE_ARN}/audit/namespace=a/x.jsonl.gz", (), ()),
     (TRACED, COUNTS, "xray:PutTraceSegments", "*", (), ()),
 ]
 
 DENIED: list[Case] = [
-    _on(APP, "PutItem", ENTITY, attributes=LIMITS),
-    _on(APP, "UpdateItem", ENTITY, attributes=LIMITS),
+    *_each(APP, "PutItem UpdateItem", ENTITY, attributes=LIMITS),
+    *_each(APP, "UpdateItem", RESOURCE, SYSTEM, attributes=LIMITS),
     _on(APP, "UpdateItem", ENTITY, attributes=ROW),  # the aggregator counts
     _on(APP, "UpdateItem", ENTITY, attributes=LIMITS, options=WITHOUT),
     _on(APP, "UpdateItem", ENTITY, attributes=(*ROW, "mode"), options=WITHOUT),
     _on(APP, "DeleteItem", ENTITY, options=WITHOUT),
     _on(APP, "UpdateItem", ENTITY, options=WITHOUT),  # that names no attribute
-    _on(APP, "UpdateItem", RESOURCE, attributes=LIMITS),
-    _on(APP, "UpdateItem", SYSTEM, attributes=LIMITS),
-    _on(APP, "PutItem", REGISTRY),
-    _on(APP, "PutItem", AUDIT),
+    *_each(APP, "PutItem", REGISTRY, AUDIT),
     _on(APP, "DeleteItem", AUDIT),
     _on(APP, "UpdateItem", BUCKET, RESOURCE),
     _on(APP, "UpdateItem", BUCKET, at=ELSEWHERE),
-    _on(APP, "UpdateItem"),  # that names no key
-    _on(APP, "Scan"),
-    _on(APP, "DeleteTable"),
-    _on(APP, "BatchWriteItem", BUCKET),
-    _on(APP, "PartiQLUpdate", BUCKET),
+    *(_on(APP, action) for action in ("UpdateItem", "Scan", "DeleteTable")),  # without a key
+    *_each(APP, "BatchWriteItem PartiQLUpdate", BUCKET),
     _on(READ, "UpdateItem", BUCKET),
     _on(READ, "PutItem", ENTITY),
     _on(READ, "Scan"),
@@ -112,21 +108,18 @@ DENIED: list[Case] = [
     _on(ADMIN, "UpdateTable"),
     _on(ADMIN, "PutItem", "not-a-key-of-ours"),
     _on(ADMIN, "PutItem", at=ELSEWHERE),
-    _on(NAMED, "UpdateItem", schema.pk_bucket(OTHER, "k", "r", 0)),
-    _on(NAMED, "GetItem", schema.pk_entity(OTHER, "k")),
-    _on(NAMED, "BatchGetItem", BUCKET, schema.pk_bucket(OTHER, "k", "r", 0)),
+    _on(NAMED, "UpdateItem", OTHERS),
+    _on(NAMED, "BatchGetItem", BUCKET, OTHERS),
+    *_each(NAMED, "GetItem", schema.pk_entity(OTHER, "k"), f"{NS}X/BUCKET#k#r#0"),
     _on(NAMED, "Query", OTHER, at=GSI),
     _on(NAMED, "Query", at=GSI),
     _on(NAMED, "PutItem", REGISTRY),
     _on(NAMED, "UpdateItem", ENTITY, attributes=LIMITS, options=WITHOUT),
-    _on(NAMED, "GetItem", f"{NS}X/BUCKET#k#r#0"),
-    _on(COUNTS, "UpdateItem", BUCKET, attributes=TOKENS),
+    *_each(COUNTS, "UpdateItem PutItem", BUCKET, attributes=TOKENS),
     _on(COUNTS, "UpdateItem", TRAP, attributes=ROW),
-    _on(COUNTS, "PutItem", BUCKET, attributes=TOKENS),
     _on(COUNTS, "PutItem", ENTITY, attributes=ROW),
     _on(COUNTS, "DeleteItem", ENTITY),
-    _on(COUNTS, "UpdateItem", ENTITY, attributes=LIMITS),
-    _on(COUNTS, "UpdateItem", RESOURCE, attributes=LIMITS),
+    *_each(COUNTS, "UpdateItem", ENTITY, RESOURCE, attributes=LIMITS),
     _on(COUNTS, "PutItem", REGISTRY),
     _on(COUNTS, "DeleteItem", BUCKET, options=SPLITTING),
     _on(COUNTS, "UpdateItem", RESOURCE, attributes=LIMITS, options=SPLITTING),
@@ -215,18 +208,10 @@ def test_the_attributes_are_those_of_usage_rows() -> None:
 
 @pytest.mark.parametrize("options", [WITH, WITHOUT])
 def test_the_policy_of_one_namespace_says_what_the_tagged_one_says(options: StackOptions) -> None:
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(part) for key, part in value.items()}
-        if isinstance(value, list):
-            return [plain(part) for part in value]
-        if isinstance(value, bool):
-            return str(value).lower()
-        return value.replace("${aws:PrincipalTag/headgate-namespace}", NS)
-
     counts = not options.enable_aggregator
+    tagged = json.dumps([plain(one) for one in Rendered(options).statements(NAMED)])
     made = namespace_policy(TABLE_ARN, NS, counts_usage=counts)["Statement"]
-    assert made == plain(Rendered(options).statements(NAMED))
+    assert made == json.loads(tagged.replace("${aws:PrincipalTag/headgate-namespace}", NS))
 
 
 def test_the_evaluator_knows_what_iam_knows() -> None:

@@ -31,7 +31,7 @@ from headgate.aws.infra import (
     upgrade,
 )
 from headgate.aws.infra import stack as stack_module
-from headgate.aws.infra.remove import remove_bucket
+from headgate.aws.infra.stack import remove_bucket
 from headgate.cli.app import cli
 from headgate.core.runtime import run
 from proof.size import sized

@@ -24,7 +24,7 @@ from headgate.aws.infra import (
     upgrade,
 )
 from headgate.aws.infra import stack as stack_module
-from headgate.aws.infra.inspect import (
+from headgate.aws.infra.control_plane import (
     CLOUDFORMATION,
     PAGES_MAX,
     POLL_MS,
@@ -32,8 +32,8 @@ from headgate.aws.infra.inspect import (
     new_events,
     wait_until_at_rest,
 )
-from headgate.aws.infra.remove import empty_bucket
-from headgate.aws.infra.template import TEMPLATE_VERSION
+from headgate.aws.infra.options import TEMPLATE_VERSION
+from headgate.aws.infra.stack import empty_bucket
 
 OURS = {"headgate:stack": "1", "headgate:version": "0.1.0"}
 PLAIN = StackOptions(enable_aggregator=False)
@@ -173,35 +173,6 @@ def test_the_table_is_told_how_long_history_is_kept(monkeypatch: pytest.MonkeyPa
     assert told == [("limits", options)] * 2
 
 
-def test_the_code_is_uploaded_between_two_steps() -> None:
-    made = entry("CREATE_COMPLETE", parameters={"EnableAggregator": "true", "CodeKey": ""})
-    made["Outputs"].append({"OutputKey": "BundleBucketName", "OutputValue": "bundles"})
-    port = Scripted(None, made)
-    deploy(port, "limits")
-    order = [name for _, name, _ in port.calls if not name.startswith("describe_")]
-    assert order == ["create_stack", "put_object", "update_stack"]
-    (put,) = port.asked("put_object")
-    assert port.sent("update_stack")["CodeKey"] == put["Key"]
-    assert put["Bucket"] == "bundles"
-
-
-def test_nothing_to_do_is_no_failure() -> None:
-    port = Scripted(entry("CREATE_COMPLETE"))
-
-    def refuse(**_: Any) -> dict[str, Any]:
-        raise AwsRefused("update_stack", "ValidationError", "No updates are to be performed.")
-
-    port.answers["update_stack"] = refuse
-    assert deploy(port, "limits", PLAIN).changed is False
-
-
-def test_the_remains_of_a_failed_try_are_removed_first() -> None:
-    port = Scripted(entry("ROLLBACK_COMPLETE"), None, entry("CREATE_COMPLETE"))
-    deploy(port, "limits", PLAIN)
-    names = [name for _, name, _ in port.calls]
-    assert names.index("delete_stack") < names.index("create_stack")
-
-
 @pytest.mark.parametrize("act", [
     lambda port: deploy(port, "limits", PLAIN),
     lambda port: upgrade(port, "limits"),
@@ -267,9 +238,6 @@ def test_no_stack_or_somebody_elses(act: Callable[[Any], Any]) -> None:
         with pytest.raises(InfrastructureNotFoundError, match="headgate list"):
             act(port)
         assert not port.asked("delete_stack")
-
-
-def test_deploy_does_not_take_over_somebody_elses_stack() -> None:
     port = Scripted(entry("CREATE_COMPLETE", tags={}))
     with pytest.raises(InfrastructureNotFoundError, match="not one of headgate's"):
         deploy(port, "limits", PLAIN)
@@ -278,6 +246,9 @@ def test_deploy_does_not_take_over_somebody_elses_stack() -> None:
 
 def test_deleting_wants_the_name_twice() -> None:
     port = Scripted(entry("CREATE_COMPLETE"))
+    with pytest.raises(ValidationError, match="no_underscores"):
+        deploy(port, "no_underscores")
+    assert port.calls == [], "a bad name asks nothing of AWS"
     for wrong in ("", "yes", "LIMITS", "limits "):
         with pytest.raises(ValidationError, match="repeat the name"):
             delete(port, "limits", confirm=wrong)
@@ -291,10 +262,6 @@ def test_an_archive_can_be_kept() -> None:
     done = delete(port, "limits", confirm="limits", keep_archive=True)
     assert done.kept_bucket == "the-archive"
     assert not port.asked("delete_bucket")
-    port.states = [entry("CREATE_COMPLETE"), None]
-    port.answers["list_object_versions"] = lambda **_: {}
-    assert delete(port, "limits", confirm="limits").kept_bucket is None
-    assert port.asked("delete_bucket") == [{"Bucket": "the-archive"}]
 
 
 def test_a_deletion_that_fails_says_why() -> None:
@@ -352,13 +319,6 @@ def test_a_boundary_by_name_becomes_an_arn() -> None:
         port.sent("create_stack")["PermissionBoundaryArn"]
         == "arn:aws-cn:iam::123456789012:policy/bound"
     )
-
-
-def test_a_bad_name_asks_nothing_of_aws() -> None:
-    port = Scripted(None)
-    with pytest.raises(ValidationError):
-        deploy(port, "no_underscores")
-    assert port.calls == []
 
 
 def test_the_port_says_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import hcl2
 import pytest
 
 from headgate.aws.infra import StackOptions
-from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, read
+from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, plain, read
 
 MODULE = Path(__file__).parents[3] / "infra/terraform"
 PLACES = {
@@ -148,7 +148,7 @@ def test_statements_are_the_same() -> None:
     full = Rendered(StackOptions(enable_splits=True, enable_tracing=True))
 
     def sids(rendered: Rendered, who: str, *names: str) -> list[dict[str, Any]]:
-        return [_plain(s) for s in rendered.statements(who) if s["Sid"] in names]
+        return [plain(s) for s in rendered.statements(who) if s["Sid"] in names]
 
     assert found == {
         "app": sids(counting, "AppPolicy", "Read", "Balances"),
@@ -259,14 +259,6 @@ def test_every_argument_is_one_the_provider_knows(module: dict[str, Any]) -> Non
         looked_at += len(given)
     assert looked_at > 80
     assert int(known["version"].split(".")[0]) >= 6
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="terraform is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from headgate.core.runtime import run
 from headgate.service.dashboard import Dashboard, FaultSwitch
+from headgate.service.demo.program import Demo, StoreSwitch, program_on, traffic_starter
 from headgate.service.http.asgi import Rest
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
@@ -99,3 +101,21 @@ def key_in(file: Path, scope: str, namespace: str) -> str:
     made = mint(parse_grant([scope], namespace, None), now_ms=0)
     run(FileKeys(file, create=True).put(made.key))
     return made.text
+
+
+@contextmanager
+def demo(rate: int = 5, *, traffic: bool = True) -> Iterator[Place]:
+    """With bob in debt for hours, whatever the traffic does."""
+    with tempfile.TemporaryDirectory() as folder:
+        switch = StoreSwitch()
+        program = program_on(folder, switch)
+        board = Dashboard(program, switch)
+        rest = Rest(program, traffic_starter(program, Demo(rate=rate, traffic=traffic)))
+        with served(board.before(rest), lifespan="on") as (url, server):
+            board.leaving = lambda: server.should_exit
+            place = Place(url, program)
+            asked = {"scope": "user", "identifier": "bob", "resource": "gpt-4-mini"}
+            taken = place.ask("POST", "/v1/leases", {**asked, "amounts": {"rpm": 1, "tpm": 100}})
+            owed = {"amounts": {"tpm": 400_000}}
+            place.ask("POST", f"/v1/leases/{taken['lease_id']}/adjust", owed)
+            yield place

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from headgate.core.runtime import Event
 from headgate.service.dashboard.app import is_foreign, is_own
-from headgate.service.dashboard.feed import (
-    DECISIONS_MAX,
-    WAITING_MAX,
-    FeedWindow,
-    Viewer,
-)
+from headgate.service.dashboard.feed import DECISIONS_MAX, WAITING_MAX, FeedWindow, Viewer
 
 
 def seen(entity_id: str, kind: str = "admitted") -> Event:

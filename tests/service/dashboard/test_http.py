@@ -6,7 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from headgate.core.errors import Unreachable
 from headgate.service.dashboard.app import FOLDER, files
 from headgate.service.dashboard.feed import VIEWERS_MAX
-from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in
+from tests.service.dashboard.kit import Place, dashboard, key_in
 from tests.service.http.kit import until
 
 LIMIT = {"name": "tokens", "capacity": 5, "refill_amount": 1, "refill_period_seconds": 1}
@@ -47,13 +47,6 @@ def beat_of(reply: Any) -> dict[str, Any]:
             return found
 
 
-def test_the_root_leads_to_the_page(place: Place) -> None:
-    status, headers, content = place.send("GET", "/")
-    assert status == 200
-    assert headers["content-type"] == "text/html; charset=utf-8"
-    assert b"<main" in content
-
-
 @pytest.mark.parametrize("path", ["", "app.js", "app.css", "vendor/uplot.js", "nothing.js"])
 def test_browsers_are_told_to_be_strict(path: str, place: Place) -> None:
     _, headers, _ = place.send("GET", f"/ui/{path}")
@@ -67,6 +60,7 @@ def test_browsers_are_told_to_be_strict(path: str, place: Place) -> None:
 def test_nothing_in_the_page_is_inline_or_from_elsewhere() -> None:
     for name, file in files().items():
         text = file.content.decode()
+        assert name != "vendor/uplot.LICENSE.txt" or "MIT License" in text
         if name.endswith(".html"):
             assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*src=)", text)
         if not name.startswith("vendor/"):
@@ -74,10 +68,6 @@ def test_nothing_in_the_page_is_inline_or_from_elsewhere() -> None:
                 r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
             )
             assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("httpE", "")
-
-
-def test_the_vendored_library_comes_with_its_licence() -> None:
-    assert b"MIT License" in files()["vendor/uplot.LICENSE.txt"].content
 
 
 def test_only_the_files_of_the_page_can_be_asked_for(place: Place) -> None:
@@ -102,53 +92,29 @@ def test_a_post_that_did_not_begin_on_the_page_is_refused(origin: str | None, pl
     assert json.loads(content)["code"] == "FOREIGN_ORIGIN"
 
 
-def test_a_post_from_the_page_is_answered(place: Place) -> None:
-    status, _, content = place.send("POST", "/ui/preview", CHANGE, origin=place.url)
-    assert status == 200
-    assert json.loads(content)["over"] == []
-
-
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/v1/policies/reload"), ("DELETE", f"{SPACE}/limits/system")]
-)
-def test_another_sites_page_cannot_use_the_api_for_its_reader(
-    method: str, path: str, place: Place
-) -> None:
-    foreign = place.send(method, path, origin="http://evil.example")[0]
-    hidden = place.send(method, path, sec_fetch_site="cross-site")[0]
-    program = place.send(method, path)[0]
-    own = place.send(method, path, origin=place.url)[0]
-    assert (foreign, hidden) == (403, 403)
-    assert program != 403
-    assert own == program
-
-
-@pytest.mark.parametrize(
-    "change",
+    ("change", "status"),
     [
-        [],
-        {},
-        {"limits": 3},
-        {"limits": [LIMIT, LIMIT]},
-        {"limits": [{**LIMIT, "capacity": 0}]},
-        {"limits": [{**LIMIT, "capacity": True}]},
-        {"limits": [LIMIT], "resource": "a b"},
-        {"limits": [LIMIT], "resource": "_default_"},
-        {"limits": [LIMIT], "namespace": "../x"},
-        {"limits": [LIMIT], "more": 1},
+        *[(change, 400) for change in (
+            [],
+            {},
+            {"limits": 3},
+            {"limits": [LIMIT, LIMIT]},
+            {"limits": [{**LIMIT, "capacity": 0}]},
+            {"limits": [{**LIMIT, "capacity": True}]},
+            {"limits": [LIMIT], "resource": "a b"},
+            {"limits": [LIMIT], "resource": "_default_"},
+            {"limits": [LIMIT], "namespace": "../x"},
+            {"limits": [LIMIT], "more": 1},
+        )],
+        ({"limits": [{**LIMIT, "name": "x" * 20_000}]}, 413),
+        ({**CHANGE, "namespace": "nowhere"}, 404),
     ],
-)
-def test_a_preview_of_nonsense_is_a_bad_request(change: Any, place: Place) -> None:
-    status, _, content = place.send("POST", "/ui/preview", change, origin=place.url)
-    assert status == 400
-    assert json.loads(content)["code"] == "INVALID_REQUEST"
-
-
-def test_a_preview_has_bounds(place: Place) -> None:
-    huge = {"limits": [{**LIMIT, "name": "x" * 20_000}]}
-    assert place.send("POST", "/ui/preview", huge, origin=place.url)[0] == 413
-    lost = {**CHANGE, "namespace": "nowhere"}
-    assert place.send("POST", "/ui/preview", lost, origin=place.url)[0] == 404
+)  # fmt: skip
+def test_a_preview_of_nonsense_is_a_bad_request(change: Any, status: int, place: Place) -> None:
+    found, _, content = place.send("POST", "/ui/preview", change, origin=place.url)
+    assert found == status
+    assert status != 400 or json.loads(content)["code"] == "INVALID_REQUEST"
 
 
 def test_the_feed_tells_levels_and_decisions(place: Place) -> None:
@@ -167,14 +133,9 @@ def test_the_feed_tells_levels_and_decisions(place: Place) -> None:
         assert seen == {"admitted": 1, "refused": 1}
         [bucket] = [one for one in beat["buckets"] if one["entity"] == "user:fed"]
         assert bucket["limits"] == [
-            {
-                "name": "tokens",
-                "level_milli": 6000,
-                "capacity_milli": 10_000,
-                "amount_milli": 0,
-                "period_ms": 60_000,
-            }
-        ]
+            {"name": "tokens", "level_milli": 6000, "capacity_milli": 10_000, "amount_milli": 0,
+             "period_ms": 60_000}
+        ]  # fmt: skip
 
 
 def test_nobody_watching_costs_nothing(place: Place) -> None:
@@ -213,23 +174,19 @@ class Away:
 
 
 def test_a_feed_ends_well_when_the_service_does() -> None:
-    with dashboard() as place:
-        watching = streaming(place)
-        reply = watching.__enter__()
-        beat_of(reply)
-    reply.read()  # to a proper end: a line that was cut would raise
-    watching.__exit__(None, None, None)
+    with ExitStack() as stack:
+        with dashboard() as place:
+            reply = stack.enter_context(streaming(place))
+            beat_of(reply)
+        reply.read()  # to a proper end: a line that was cut would raise
 
 
 def test_viewers_are_bounded_and_foreign_pages_are_none() -> None:
     with dashboard() as place:
-        opened = [streaming(place) for _ in range(VIEWERS_MAX)]
-        try:
-            assert [one.__enter__().status for one in opened] == [200] * VIEWERS_MAX
+        with ExitStack() as stack:
+            opened = [stack.enter_context(streaming(place)) for _ in range(VIEWERS_MAX)]
+            assert [one.status for one in opened] == [200] * VIEWERS_MAX
             assert place.send("GET", "/ui/feed")[0] == 503
-        finally:
-            for one in opened:
-                one.__exit__(None, None, None)
         assert place.send("GET", "/ui/feed", sec_fetch_site="cross-site")[0] == 403
         assert place.send("GET", "/ui/feed", origin="http://evil.example")[0] == 403
         assert place.send("GET", "/ui/feed?namespace=nowhere")[0] == 404
@@ -244,11 +201,8 @@ def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
     }
     with dashboard(keys=str(file)) as place:
         assert place.send("GET", "/ui/feed")[0] == 401
-        assert json.loads(place.send("GET", "/ui/about")[2]) == {
-            "dev": False,
-            "scopes": [],
-            "principal": None,
-        }
+        nobody = {"dev": False, "scopes": [], "principal": None}
+        assert json.loads(place.send("GET", "/ui/about")[2]) == nobody
         place.key = keys["check"]
         assert place.send("GET", "/ui/feed")[0] == 403
         place.key = keys["elsewhere"]
@@ -261,3 +215,12 @@ def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
         with streaming(place, authorization=f"Bearer {keys['read']}") as reply:
             assert reply.status == 200
             assert beat_of(reply)["buckets"] == []
+
+
+@pytest.mark.parametrize(
+    "field", [{"origin": "http://evil.example"}, {"sec_fetch_site": "cross-site"}]
+)
+def test_another_sites_page_cannot_reload_the_policies(field: dict[str, str], place: Place) -> None:
+    """It needs no body, so a page elsewhere could send it for its reader."""
+    assert place.send("POST", "/v1/policies/reload", **field)[0] == 403
+    assert place.send("POST", "/v1/policies/reload", origin=place.url)[0] != 403

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.service.dashboard.conftest import tab
-from tests.service.dashboard.demo_kit import demo
-from tests.service.dashboard.kit import Place
+from tests.service.dashboard.kit import Place, demo
 
 ROOT = Path(__file__).parents[3]
 WANTED = os.environ.get("HEADGATE_PICTURES")

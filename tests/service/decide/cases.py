@@ -2,17 +2,19 @@
 
 A case begins in a fresh `kit.World` (its `RULES`, these settings), sends `before` one by one, lets
 `advance_ms` pass, and then sends the request. `body` and `headers` are what the answer must hold;
-a header of None must be absent, a body field of MISSING, too.
+a header of None must be absent, a body field of MISSING, too. `answer_to` and `judge` are what
+the wires share; each sends requests in its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.errors import StoreDenied, StoreTrouble
-from tests.service.decide.kit import DOWN
+from headgate.service.settings import OnUnknown
+from tests.service.decide.kit import DOWN, World
 
 MISSING = object()
 START_S = 1_700_000_000  # where a FakeClock begins
@@ -43,16 +45,9 @@ def took(tokens: int, **more: Any) -> tuple[str, dict[str, Any]]:
 
 
 def bad(name: str, request: Any, field_name: str, verb: str = "check", **more: Any) -> Case:
-    return Case(
-        f"bad {name}",
-        request,
-        400,
-        {"code": "INVALID_REQUEST", "field": field_name, "status": 400},
-        {"x-ratelimit-limit": None, "retry-after": None},
-        verb,
-        code="INVALID_REQUEST",
-        **more,
-    )
+    body = {"code": "INVALID_REQUEST", "field": field_name, "status": 400}
+    headers = {"x-ratelimit-limit": None, "retry-after": None}
+    return Case(f"bad {name}", request, 400, body, headers, verb, code="INVALID_REQUEST", **more)
 
 
 USER_AND_IP = {
@@ -160,11 +155,11 @@ OUTAGES = [
 
 UNKNOWN = [
     Case("unknown and denied", ask(), 404, {"code": "ENTITY_NOT_FOUND", "field": "identifier"},
-         settings={"unknown": "deny"}, code="ENTITY_NOT_FOUND"),
+         settings={"unknown": OnUnknown.DENY}, code="ENTITY_NOT_FOUND"),
     Case("the global scope is nobody unknown", {"scope": "global", "resource": "all"}, 200,
-         settings={"unknown": "deny"}),
+         settings={"unknown": OnUnknown.DENY}),
     Case("the unknown share", ask(identifier="somebody else"), 200, {"tokens_remaining": 5},
-         before=(took(4),), settings={"unknown": "shared"}),
+         before=(took(4),), settings={"unknown": OnUnknown.SHARED}),
     Case("the unknown have their own", ask(identifier="somebody else"), 200,
          {"tokens_remaining": 9}, before=(took(4),)),
     Case("a missing namespace", ask(namespace="elsewhere"), 404, {"code": "NOT_FOUND"},
@@ -205,23 +200,16 @@ BAD = [
     bad("no resource", {"identifier": "a"}, "resource"),
     bad("no object", [1, 2], "request"),
     bad("misspelt", ask(dryrun=True), "dryrun"),
-    *[
-        bad(f"tokens {tokens!r:.20}", ask(tokens=tokens), "tokens")
-        for tokens in (0, -1, True, 1.0, "5", [1], 100_001, 10**50)
-    ],
+    bad("limits of one's own", ask(limits=[]), "limits"),
+    *[bad(f"tokens {tokens!r:.20}", ask(tokens=tokens), "tokens")
+      for tokens in (0, -1, True, 1.0, "5", [1], 100_001, 10**50)],
     bad("dry_run", ask(dry_run="yes"), "dry_run"),
-    *[
-        bad(f"identifier {number}", ask(identifier=identifier), "identifier")
-        for number, identifier in enumerate(["", "a\r\nb", "a\x00", "x" * 257, 7, "\ud800"])
-    ],
-    *[
-        bad(f"scope {number}", ask(scope=scope), "scope")
-        for number, scope in enumerate(["", "us er", "user\n", "a:b", 7, None, "x" * 65, "nobodys"])
-    ],
-    *[
-        bad(f"resource {number}", ask(resource=resource), "resource")
-        for number, resource in enumerate(["", "/search", "a b", "api\n", "r" * 65, None, 7])
-    ],
+    *[bad(f"identifier {number}", ask(identifier=identifier), "identifier")
+      for number, identifier in enumerate(["", "a\r\nb", "a\x00", "x" * 257, 7, "\ud800"])],
+    *[bad(f"scope {number}", ask(scope=scope), "scope")
+      for number, scope in enumerate(["", "us er", "user\n", "a:b", 7, None, "x" * 65, "nobodys"])],
+    *[bad(f"resource {number}", ask(resource=resource), "resource")
+      for number, resource in enumerate(["", "/search", "a b", "api\n", "r" * 65, None, 7])],
     bad("metadata", ask(metadata=[]), "metadata"),
     bad("metadata value", ask(metadata={"a": 1}), "metadata.a"),
     bad("long metadata", ask(metadata={"a": "x" * 257}), "metadata.a"),
@@ -233,21 +221,45 @@ BAD = [
     bad("item", {"requests": [ask(), ask(tokens=0)]}, "requests[1].tokens", "batch"),
     bad("item's namespace", {"requests": [ask(namespace="a")]}, "requests[0].namespace", "batch"),
     bad("descriptors", {"descriptors": "x"}, "descriptors", "check_all"),
-    bad(
-        "descriptor",
-        {"identifier": "a", "descriptors": [{"scope": "user", "resource": ""}]},
-        "descriptors[0].resource",
-        "check_all",
-    ),
-    bad(
-        "no address",
-        {**USER_AND_IP, "metadata": {}},
-        "descriptors[1].identifier",
-        "check_all",
-    ),
+    bad("descriptor", {"identifier": "a", "descriptors": [{"scope": "user", "resource": ""}]},
+        "descriptors[0].resource", "check_all"),
+    bad("no address", {**USER_AND_IP, "metadata": {}}, "descriptors[1].identifier", "check_all"),
     bad("ttl", ask(ttl_seconds=0), "ttl_seconds", "acquire"),
     bad("outcome", ask(on_expiry="lose"), "on_expiry", "acquire"),
     bad("both amounts", ask(tokens=1, amounts={"tokens": 1}), "amounts", "acquire"),
 ]  # fmt: skip
 
 CASES = [*DECISIONS, *OUTAGES, *UNKNOWN, *SEVERAL, *BAD]
+
+
+async def answer_to(case: Case, world: World, send: Callable[[str, Any], Awaitable[Any]]) -> Any:
+    """What the request of a case is answered, after everything that comes before it."""
+    for verb, values in case.before:
+        await send(verb, values)
+    world.clock.advance(case.advance_ms)
+    if case.down:
+        world.goes_down(case.down)
+    world.store.calls.clear()
+    return await send(case.verb, case.request)
+
+
+def judge(case: Case, status: int, body: Any, headers: Mapping[str, str], world: World) -> None:
+    assert status == case.status, body
+    assert holds(body, case.body), body
+    for name, value in case.headers.items():
+        assert headers.get(name) == value, headers
+    if case.code is not None:
+        assert case.code in (body.get("code"), body.get("error", {}).get("code"))
+    if case.status in (400, 404, 422):
+        assert world.store.verbs == [], "bad input reached the store"
+
+
+def holds(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        return all(
+            name not in found if value is MISSING else name in found and holds(found[name], value)
+            for name, value in wanted.items()
+        )
+    if isinstance(wanted, list) and wanted and isinstance(wanted[0], Mapping):
+        return len(found) == len(wanted) and all(map(holds, found, wanted))
+    return type(found) is type(wanted) and found == wanted

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from headgate import Limit, Repository
-from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
-from headgate.core.record import BucketKey
-from headgate.core.store import Outcome, PeekResult
+from headgate.core.store import Outcome
 from headgate.repository import open_backend
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import (
@@ -28,6 +27,15 @@ from headgate.service.settings import ServiceSettings
 from headgate.testing import FakeClock, RecordingStore
 
 DOWN = Unreachable("connection refused at a secret address")
+PARSERS: dict[str, Callable[..., Any]] = {
+    "check": parse_check,
+    "batch": parse_batch,
+    "check_all": parse_descriptors,
+    "acquire": parse_acquire,
+    "adjust": parse_adjust,
+    "settle": parse_settle,
+    "release": parse_release,
+}
 
 
 class TableRules:
@@ -90,32 +98,27 @@ RULES = TableRules(
 )
 
 
+def unless_in_trouble(verb: str) -> Any:
+    """That verb of a store, which raises the store's trouble while it has one."""
+
+    async def call(self: Switch, *given: Any, **named: Any) -> Any:
+        if self.trouble is not None:
+            raise self.trouble
+        return await getattr(RecordingStore, verb)(self, *given, **named)
+
+    return call
+
+
 class Switch(RecordingStore):
     """A store that raises its trouble while it has one."""
 
     trouble: StoreTrouble | None = None
+    consume, peek, adjust = map(unless_in_trouble, ("consume", "peek", "adjust"))
 
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self.trouble is not None:
-            raise self.trouble
-        return await super().consume(demands, now_ms)
-
-    async def consume_each(
-        self, groups: Sequence[Sequence[Demand]], now_ms: int | None
-    ) -> list[Outcome]:
+    async def consume_each(self, groups: Any, now_ms: int | None) -> list[Outcome]:
         if self.trouble is not None:
             return [self.trouble] * len(groups)
         return await super().consume_each(groups, now_ms)
-
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        if self.trouble is not None:
-            raise self.trouble
-        return await super().peek(keys, now_ms)
-
-    async def adjust(self, *args: Any, **kwargs: Any) -> bool:
-        if self.trouble is not None:
-            raise self.trouble
-        return await super().adjust(*args, **kwargs)
 
 
 class SwitchCatalog:
@@ -136,6 +139,29 @@ class SwitchCatalog:
             return await method(*args, **kwargs)
 
         return call
+
+
+class Held:
+    """Holds the calls of a method until it lets them go; `entered` once so many are held."""
+
+    def __init__(self, owner: Any, method: str, *, calls: int = 1) -> None:
+        self.entered = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled = 0
+        self._awaited = calls
+        self._call = getattr(owner, method)
+        setattr(owner, method, self.call)
+
+    async def call(self, *given: Any) -> Any:
+        self._awaited -= 1
+        if self._awaited <= 0:
+            self.entered.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await self._call(*given)
 
 
 class World:
@@ -169,25 +195,10 @@ class World:
     def comes_back(self) -> None:
         self.store.trouble = self.catalog.trouble = None
 
-    async def ask(self, verb: str, values: Any, lease_id: str = "") -> Any:
+    async def ask(self, verb: str, values: Any, lease_id: str | None = None) -> Any:
         """The answer to a verb with a JSON-like mapping, or the ServiceError."""
-        service = self.service
-        plain: dict[str, tuple[Callable[..., Any], Callable[[Any], Awaitable[Any]]]] = {
-            "check": (parse_check, service.check),
-            "batch": (parse_batch, service.batch),
-            "check_all": (parse_descriptors, service.check_all),
-            "acquire": (parse_acquire, service.acquire),
-        }
-        changes: dict[str, tuple[Callable[..., Any], Callable[[Any], Awaitable[Any]]]] = {
-            "adjust": (parse_adjust, service.adjust),
-            "settle": (parse_settle, service.settle),
-            "release": (parse_release, service.release),
-        }
+        given = (values,) if lease_id is None else (lease_id, values)
         try:
-            if verb in plain:
-                parse, call = plain[verb]
-                return await call(parse(values))
-            parse, call = changes[verb]
-            return await call(parse(lease_id, values))
+            return await getattr(self.service, verb)(PARSERS[verb](*given))
         except ServiceError as error:
             return error

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.core.errors import ValidationError
-from headgate.service.decide.targets import is_identifier
-from headgate.service.grpc.envoy.mapping import (
+from headgate.service.decide.rules import is_identifier
+from headgate.service.grpc.envoy import (
     DEFAULT_MAPPING,
     EnvoyMapping,
     EnvoyTarget,

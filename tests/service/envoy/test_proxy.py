@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -205,38 +204,30 @@ def front(behind: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fro
         yield found
 
 
-class Case(NamedTuple):
-    """What a client asks, and how often the answer is 200 before it is 429."""
-
-    name: str
-    path: str
-    user: str
-    passes: int
-
-
 HUGE = "x" * 55_000
+# What a client asks, and how often the answer is 200 before it is 429.
 CASES = [
-    Case("an honest user", "/", "ann", 2),
-    Case("a byte that is no UTF-8", "/", "bob\xff", 2),
-    Case("a Latin-1 letter", "/", "andr\xe9", 2),
-    Case("another Latin-1 letter is somebody else", "/", "andr\xe8", 2),
-    Case("half a letter of UTF-8", "/", "\xc3", 2),
-    Case("half a surrogate pair in UTF-8", "/", "\xed\xa0\x80", 2),
-    Case("nothing but bytes", "/", "".join(map(chr, range(0x80, 0x100))), 2),
-    Case("a long name", "/", "x" * 5_000, 2),
-    Case("no UTF-8 and long", "/", "\xff" * 5_000, 2),
-    Case("twenty descriptors", "/twenty", "ann", 0),
-    Case("a message over the bound", "/five", HUGE, 0),
-    Case("a message far over the bound", "/thirty", HUGE, 0),
-    Case("a domain nobody registered", "/nowhere", "ann", 0),
-    Case("a domain that cannot be one", "/nonsense", "ann", 0),
+    ("an honest user", "/", "ann", 2),
+    ("a byte that is no UTF-8", "/", "bob\xff", 2),
+    ("a Latin-1 letter", "/", "andr\xe9", 2),
+    ("another Latin-1 letter is somebody else", "/", "andr\xe8", 2),
+    ("half a letter of UTF-8", "/", "\xc3", 2),
+    ("half a surrogate pair in UTF-8", "/", "\xed\xa0\x80", 2),
+    ("nothing but bytes", "/", "".join(map(chr, range(0x80, 0x100))), 2),
+    ("a long name", "/", "x" * 5_000, 2),
+    ("no UTF-8 and long", "/", "\xff" * 5_000, 2),
+    ("twenty descriptors", "/twenty", "ann", 0),
+    ("a message over the bound", "/five", HUGE, 0),
+    ("a message far over the bound", "/thirty", HUGE, 0),
+    ("a domain nobody registered", "/nowhere", "ann", 0),
+    ("a domain that cannot be one", "/nonsense", "ann", 0),
 ]
 
 
 def test_no_client_and_no_route_gets_past(front: Front) -> None:
-    for case in CASES:
-        found = [front.get(case.path, x_user=case.user).status for _ in range(4)]
-        assert found == [200] * case.passes + [429] * (4 - case.passes), case.name
+    for name, path, user, passes in CASES:
+        found = [front.get(path, x_user=user).status for _ in range(4)]
+        assert found == [200] * passes + [429] * (4 - passes), name
     # A key that cannot be a scope is unknown and passes; that is an answer, not an error.
     assert front.get("/odd-key", x_user="ann").status == 200
     assert front.get("/no-value").status == 200

@@ -21,11 +21,11 @@ from headgate.core.errors import (
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
-from headgate.service.keys.authenticate import TTL_MS, Authenticator
+from headgate.service.keys.access import TTL_MS, Authenticator
 from headgate.service.keys.key import mint, parse_grant
 from headgate.service.keys.stored import INDEX_MS, StoredKeys
 from headgate.service.settings import OnUndecided, OnUnknown
-from tests.service.decide.kit import TableRules, World
+from tests.service.decide.kit import Held, TableRules, World
 from tests.service.envoy.kit import (
     ADDRESS,
     OK,
@@ -59,13 +59,21 @@ def causes(wire: Wire) -> dict[str, int]:
     return {labels[0][1]: int(value) for _, labels, value in found}
 
 
+async def ask(wire: Wire, *, key: str | None = None, **more: Any) -> Any:
+    """The answer about one user, never an error."""
+    metadata = () if key is None else (("authorization", f"Bearer {key}"),)
+    reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata, **more)
+    assert not isinstance(reply, ServiceError), reply
+    return reply
+
+
 def many(count: int) -> list[Any]:
     return [descriptor(("user", str(n)), SEARCH) for n in range(count)]
 
 
 UNDECIDABLE: dict[str, tuple[str, Ask]] = {
     "no bytes": ("unknown_domain", lambda wire: send_bytes(wire, b"")),
-    "bytes that are no message": ("undecodable", lambda wire: send_bytes(wire, b"\xff\xff\xff")),
+    "no message": ("undecodable", lambda wire: send_bytes(wire, b"\xff\xff\xff")),
     "a message that ends too soon": ("undecodable", lambda wire: send_bytes(wire, b"\x12\x7f")),
     "a message over the bound": (
         "message_too_large",
@@ -74,18 +82,9 @@ UNDECIDABLE: dict[str, tuple[str, Ask]] = {
     "a message far over it": ("message_too_large", lambda wire: send_bytes(wire, bytes(2_000_000))),
     "no descriptors": ("descriptors", lambda wire: should_rate_limit(wire)),
     "too many descriptors": ("descriptors", lambda wire: should_rate_limit(wire, *many(17))),
-    "a domain nobody registered": (
-        "unknown_domain",
-        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="nowhere"),
-    ),
-    "a domain that cannot be one": (
-        "unknown_domain",
-        lambda wire: should_rate_limit(wire, descriptor(*USER), domain="a b"),
-    ),
-    "a domain that is no text": (
-        "unknown_domain",
-        lambda wire: should_rate_limit(wire, descriptor(*USER), domain=b"\xff"),
-    ),
+    "a domain nobody registered": ("unknown_domain", lambda wire: ask(wire, domain="nowhere")),
+    "a domain that cannot be one": ("unknown_domain", lambda wire: ask(wire, domain="a b")),
+    "a domain that is no text": ("unknown_domain", lambda wire: ask(wire, domain=b"\xff")),
 }
 
 
@@ -94,11 +93,11 @@ UNDECIDABLE: dict[str, tuple[str, Ask]] = {
 async def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
     name: str, undecided: OnUndecided, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cause, ask = UNDECIDABLE[name]
+    cause, ask_it = UNDECIDABLE[name]
     async with wired(World(), undecided=undecided) as wire:
         wire.world.store.calls.clear()
         for _ in range(3):
-            reply = await ask(wire)
+            reply = await ask_it(wire)
             assert not isinstance(reply, ServiceError), reply
             if undecided is OnUndecided.ALLOW:
                 assert reply == RateLimitResponse(overall_code=OK)
@@ -145,14 +144,10 @@ async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble
     catalog: Any = world.repository.backend.catalog
     key = mint(parse_grant(["check"], "default", None), now_ms=0)
     await StoredKeys(catalog, world.clock).put(key.key)
-    metadata = (("authorization", f"Bearer {key.text}"),)
-    assert (await should_rate_limit(wire, descriptor(*USER), metadata=metadata)).overall_code == OK
+    assert (await ask(wire, key=key.text)).overall_code == OK
     world.clock.advance(TTL_MS + INDEX_MS)  # what the service knows of keys is too old by now
-
-    async def fail(*given: Any, **named: Any) -> Any:
-        raise trouble
-
-    catalog.get_namespace = catalog.get_entity = catalog.list_entities = fail
+    world.catalog.trouble = trouble
+    metadata = (("authorization", f"Bearer {key.text}"),)
     return await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
 
 
@@ -167,16 +162,12 @@ async def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     trouble = StoreDenied("no dynamodb:GetItem on the table")
     world = World()
     async with wired(world, door_of(world), undecided=undecided) as wire:
-        reply = await ask_without_key_lookup(wire, world, trouble)
-        assert not isinstance(reply, ServiceError), reply
-        assert reply.overall_code == OVER_LIMIT
-        assert body_of(reply)["code"] == "STORAGE_DENIED"
+        replies = [await ask_without_key_lookup(wire, world, trouble)]
         stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
-        metadata = (("authorization", f"Bearer {stranger.text}"),)
-        for _ in range(3):  # the list of keys is asked for once a second, denied all the time
-            reply = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-            assert not isinstance(reply, ServiceError), reply
-            assert body_of(reply)["code"] == "STORAGE_DENIED"
+        # The list of keys is asked for once a second, denied all the time.
+        replies += [await ask(wire, key=stranger.text) for _ in range(3)]
+        assert {one.overall_code for one in replies} == {OVER_LIMIT}
+        assert {body_of(one)["code"] for one in replies} == {"STORAGE_DENIED"}
         assert causes(wire) == {"storage_denied": 4}
         text = wire.program.render().decode()
         assert 'headgate_auth_refused_total{because="denied"} 4' in text
@@ -187,27 +178,27 @@ async def test_a_store_that_denies_the_service_its_keys_admits_nobody(
 
 @pytest.mark.parametrize(
     ("trouble", "cause"),
-    [(Full("no room"), "store_full"), (Throttled("too fast"), "store_throttled")],
+    [
+        (Full("no room"), "store_full"),
+        (Throttled("too fast"), "store_throttled"),
+        (Unreachable("away"), "away"),
+    ],
 )
 @pytest.mark.parametrize("undecided", OnUndecided)
 async def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
     trouble: StoreTrouble, cause: str, undecided: OnUndecided
 ) -> None:
+    """A store that is away is an error, as it is for a decision: Envoy's failure mode decides."""
     world = World()
     async with wired(world, door_of(world), undecided=undecided) as wire:
         reply = await ask_without_key_lookup(wire, world, trouble)
-        assert not isinstance(reply, ServiceError), reply
-        assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
-        assert causes(wire) == {cause: 1}
-
-
-async def test_keys_in_a_store_that_is_away_are_an_error_as_a_decision_is() -> None:
-    world = World()
-    async with wired(world, door_of(world)) as wire:
-        reply = await ask_without_key_lookup(wire, world, Unreachable("away"))
-        assert isinstance(reply, ServiceError)
-        assert reply.code == "STORAGE_UNAVAILABLE"
-        assert causes(wire) == {}
+        if cause == "away":
+            assert isinstance(reply, ServiceError)
+            assert reply.code == "STORAGE_UNAVAILABLE"
+            assert causes(wire) == {}
+        else:
+            assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
+            assert causes(wire) == {cause: 1}
 
 
 async def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
@@ -227,12 +218,12 @@ async def test_a_decision_about_the_caller_is_a_refusal_whatever_is_chosen(
     undecided: OnUndecided,
 ) -> None:
     async with wired(World(unknown=OnUnknown.DENY), undecided=undecided) as wire:
-        assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+        assert (await ask(wire)).overall_code == OVER_LIMIT
         ns = await wire.world.service.namespace("default")
         await ns.create_entity("user:user_12345")
         await ns.disable("user:user_12345")
         wire.world.clock.advance(120_000)
-        assert (await should_rate_limit(wire, descriptor(*USER))).overall_code == OVER_LIMIT
+        assert (await ask(wire)).overall_code == OVER_LIMIT
         assert causes(wire) == {"entity_not_found": 1, "entity_disabled": 1}
         text = wire.program.render().decode()
         assert 'headgate_errors_total{type="ENTITY_NOT_FOUND"} 1' in text
@@ -264,62 +255,41 @@ async def test_beside_a_descriptor_without_limits_another_is_refused_not_let_pas
         assert body_of(off)["code"] == "ENTITY_DISABLED"
 
 
-async def test_an_identifier_that_the_key_may_not_ask_about_is_refused() -> None:
-    """The key is Envoy's, the identifier the client's: an error would let the client pass."""
-    key = mint(parse_grant(["check"], "default", "user:user_"), now_ms=0)
-    world = World()
-    authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
-    metadata = (("authorization", f"Bearer {key.text}"),)
-    async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
-        mine = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-        assert mine.overall_code == OK
-        other = descriptor(("user", "admin"), SEARCH)
-        theirs = await should_rate_limit(wire, other, metadata=metadata)
-        assert theirs.overall_code == OVER_LIMIT
-        assert causes(wire) == {"forbidden_identifier": 1}
-
-
 @pytest.mark.parametrize(
-    ("grant", "sent", "cause"),
+    ("scope", "prefix", "sent", "cause"),
     [
-        (["check"], None, "unauthenticated"),
-        (["check"], "Bearer hg_nonsense", "unauthenticated"),
-        (["read"], "the key", "forbidden"),
+        ("check", "user:user_", "the key", None),
+        ("check", "user:admin", "the key", "forbidden_identifier"),
+        ("check", None, None, "unauthenticated"),
+        ("check", None, "hg_nonsense", "unauthenticated"),
+        ("read", None, "the key", "forbidden"),
     ],
 )
 async def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
-    grant: list[str], sent: str | None, cause: str
+    scope: str, prefix: str | None, sent: str | None, cause: str | None
 ) -> None:
-    key = mint(parse_grant(grant, "default"), now_ms=0)
+    """Nor an identifier that the key may not ask about: the key is Envoy's, the identifier the
+    client's, and an error would let the client pass."""
+    key = mint(parse_grant([scope], "default", prefix), now_ms=0)
     world = World()
     authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
-    text = f"Bearer {key.text}" if sent == "the key" else sent
-    metadata = () if text is None else (("authorization", text),)
     async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:
-        answer = await should_rate_limit(wire, descriptor(*USER), metadata=metadata)
-        assert answer.overall_code == OVER_LIMIT
+        answer = await ask(wire, key=key.text if sent == "the key" else sent)
+        assert answer.overall_code == (OK if cause is None else OVER_LIMIT)
         assert b"Bearer" not in answer.raw_body  # it goes to the proxy's client
-        assert causes(wire) == {cause: 1}
+        assert causes(wire) == ({} if cause is None else {cause: 1})
 
 
 async def test_calls_beyond_the_bound_are_answered() -> None:
     world = World()
-    go, held = asyncio.Event(), asyncio.Event()
-    decide = world.service.check_all
-
-    async def stuck(request: Any) -> Any:
-        held.set()
-        await go.wait()
-        return await decide(request)
-
-    world.service.check_all = stuck  # type: ignore[method-assign]
+    stuck = Held(world.service, "check_all")
     async with wired(world, calls_max=1) as wire:
-        first = asyncio.ensure_future(should_rate_limit(wire, descriptor(*USER)))
-        await held.wait()
+        first = asyncio.ensure_future(ask(wire))
+        await stuck.entered.wait()
         try:
-            second = await should_rate_limit(wire, descriptor(*USER))
+            second = await ask(wire)
         finally:
-            go.set()
+            stuck.go.set()
             assert (await first).overall_code == OK
         assert second.overall_code == OVER_LIMIT
         assert body_of(second)["code"] == "TOO_MANY_CALLS"
@@ -327,15 +297,10 @@ async def test_calls_beyond_the_bound_are_answered() -> None:
         assert causes(wire) == {"too_many_calls": 1}
 
 
-async def test_a_fault_of_our_own_is_no_way_past() -> None:
+async def test_a_fault_of_our_own_is_no_way_past(monkeypatch: pytest.MonkeyPatch) -> None:
     async with wired(World()) as wire:
-
-        async def broken(request: Any) -> Any:
-            raise RuntimeError("a bug")
-
-        wire.world.service.check_all = broken  # type: ignore[method-assign]
-        reply = await should_rate_limit(wire, descriptor(*USER))
-        assert not isinstance(reply, ServiceError), reply
+        monkeypatch.setattr(wire.world.service, "check_all", lambda request: 1 / 0)
+        reply = await ask(wire)
         assert reply.overall_code == OVER_LIMIT
         assert body_of(reply)["code"] == "INTERNAL"
         assert causes(wire) == {"internal": 1}

@@ -11,17 +11,17 @@ import grpc
 
 from headgate.core.decision import LimitStatus
 from headgate.core.limits import Limit
-from headgate.service.decide.answers import BatchAnswer, CheckResult, CombinedResult
+from headgate.service.decide.answers import CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.grpc.server import GrpcServer
-from headgate.service.keys.authenticate import Authenticator
-from headgate.service.metrics.service import ServiceMetrics
-from headgate.service.program import Options, Program
+from headgate.service.keys.access import Authenticator
+from headgate.service.program import Program
 from headgate.service.settings import OnUndecided
 from tests.service.decide.kit import World
+from tests.service.http.kit import program_of
 
 
 class Wire:
@@ -33,13 +33,6 @@ class Wire:
         self.server = server
         self.channel = channel
         self.stub: Any = RateLimiterStub(channel)
-
-
-def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
-    metrics = ServiceMetrics()
-    world.service._on_answer = metrics.count_answer
-    world.service._on_yes = metrics.count_admitted
-    return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
 
 
 @asynccontextmanager
@@ -85,8 +78,9 @@ def message_of(verb: str, values: Any) -> Any:
     return CALLS[verb][1](**given)
 
 
-async def sent(wire: Wire, verb: str, message: Any, **more: Any) -> Any:
+async def sent(wire: Wire, verb: str, values: Any, **more: Any) -> Any:
     """The answer as the service's own value, or a ServiceError; else the reply itself."""
+    message = message_of(verb, values)
     try:
         reply = await getattr(wire.stub, CALLS[verb][0])(message, timeout=20, **more)
     except grpc.aio.AioRpcError as error:
@@ -121,7 +115,7 @@ def answer_of(reply: Any) -> Any:
                 reply.dry_run,
             )
         case pb.BatchCheckRateLimitResponse():
-            return BatchAnswer(tuple(result_of(one) for one in reply.results))
+            return [result_of(one) for one in reply.results]
     return reply
 
 

@@ -9,16 +9,15 @@ import grpc
 import pytest
 
 from headgate.service.decide.problems import Code
-from headgate.service.grpc.callers import Peer
-from headgate.service.grpc.calls import GrpcCall, RateLimiterCalls
-from headgate.service.grpc.envoy.calls import RateLimitServiceCalls
-from headgate.service.grpc.envoy.mapping import DEFAULT_MAPPING
+from headgate.service.grpc.calls import GrpcCall, Peer, RateLimiterCalls
+from headgate.service.grpc.envoy import DEFAULT_MAPPING, RateLimitServiceCalls
 from headgate.service.grpc.guard import CODE_KEY, CallRunner, GrpcProblem, GrpcSettings
-from headgate.service.grpc.proto.envoy import ratelimit_pb2, rls_pb2
+from headgate.service.grpc.proto.envoy import rls_pb2
 from tests.service.decide.cases import ask
 from tests.service.decide.kit import World
-from tests.service.envoy.kit import OVER_LIMIT
-from tests.service.grpc.kit import message_of, program_of, sent, wired
+from tests.service.envoy.kit import OK, OVER_LIMIT, descriptor
+from tests.service.grpc.kit import sent, wired
+from tests.service.http.kit import program_of
 
 SEED = 20_260_101
 ROUNDS = 400  # for each of nine calls
@@ -32,7 +31,7 @@ TEXTS = [
     "api.search",
     "default",
     "a\r\nb",
-    "\x00",
+    "\0",
     "x" * 300,
     "ü|%",
 ]
@@ -128,38 +127,28 @@ async def test_every_call_outlives_it(down: bool, caplog: pytest.LogCaptureFixtu
 
 async def test_bytes_that_are_no_message_are_an_invalid_argument() -> None:
     async with wired(World()) as wire:
-        for path in (
-            "/headgate.v1.RateLimiter/CheckRateLimit",
-            "/headgate.v1.RateLimiter/Acquire",
+        for path, raw, code in (
+            ("/headgate.v1.RateLimiter/CheckRateLimit", b"\xff\xff\xff", "INVALID_ARGUMENT"),
+            ("/headgate.v1.RateLimiter/Acquire", b"\xff\xff\xff", "INVALID_ARGUMENT"),
+            ("/headgate.v1.RateLimiter/Nothing", b"", "UNIMPLEMENTED"),
+            ("/nobody.v1.Nobody/Call", b"", "UNIMPLEMENTED"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await wire.channel.unary_unary(path)(b"\xff\xff\xff", timeout=20)
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        for path in ("/headgate.v1.RateLimiter/Nothing", "/nobody.v1.Nobody/Call"):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await wire.channel.unary_unary(path)(b"", timeout=20)
-            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert (await sent(wire, "check", message_of("check", ask()))).allowed
+                await wire.channel.unary_unary(path)(raw, timeout=20)
+            assert caught.value.code() is grpc.StatusCode[code]
+        assert (await sent(wire, "check", ask())).allowed
 
 
 async def test_a_huge_list_of_descriptors_is_refused_before_the_store() -> None:
-    entry = ratelimit_pb2.RateLimitDescriptor.Entry(key=b"user", value=b"u")
-    one = ratelimit_pb2.RateLimitDescriptor(entries=[entry] * 50)
-    request = rls_pb2.RateLimitRequest(domain=b"default", descriptors=[one] * 400)
-
     world = World()
     program = program_of(world)
-    offer = RateLimitServiceCalls(program, DEFAULT_MAPPING)
     runner = CallRunner(program, GrpcSettings())
-    call = offer.calls()["ShouldRateLimit"]
+    call = RateLimitServiceCalls(program, DEFAULT_MAPPING).calls()["ShouldRateLimit"]
     world.store.calls.clear()
-    reply = await runner.reply(call, request.SerializeToString(), HERE)
-    assert isinstance(reply, bytes)  # a composite scope nobody configured: unknown, so OK
-    entries = rls_pb2.RateLimitRequest(
-        domain=b"default",
-        descriptors=[ratelimit_pb2.RateLimitDescriptor(entries=[entry])] * 400,
-    )
-    refused = await runner.reply(call, entries.SerializeToString(), HERE)
-    assert isinstance(refused, bytes)
-    assert rls_pb2.RateLimitResponse.FromString(refused).overall_code == OVER_LIMIT
+    for entries, code in ((50, OK), (1, OVER_LIMIT)):  # 50 are a scope nobody configured: unknown
+        one = descriptor(*[("user", "u")] * entries)
+        request = rls_pb2.RateLimitRequest(domain=b"default", descriptors=[one] * 400)
+        reply = await runner.reply(call, request.SerializeToString(), HERE)
+        assert isinstance(reply, bytes)
+        assert rls_pb2.RateLimitResponse.FromString(reply).overall_code == code
     assert world.store.verbs == []

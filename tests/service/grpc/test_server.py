@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from headgate.core.errors import ValidationError
 from headgate.service.grpc.guard import GrpcSettings, Tls
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.keys.key import parse_grant
 from tests.service.decide.kit import World
-from tests.service.grpc.kit import program_of, wired
+from tests.service.grpc.kit import wired
 from tests.service.grpc.test_callers import ASK, CHECKER, door_of
+from tests.service.http.kit import program_of
 from tests.service.server.kit import Papers
-
-
-async def test_a_watcher_hears_that_the_server_stops() -> None:
-    async with wired(World(), grace_s=5) as wire:
-        probe = health_pb2_grpc.HealthStub(wire.channel)
-        watching = probe.Watch(health_pb2.HealthCheckRequest())
-        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
-        stopping = asyncio.create_task(wire.server.stop())
-        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        watching.cancel()
-        await stopping
 
 
 async def reflected(wire: Any, **asked: str) -> Any:
@@ -55,20 +43,10 @@ async def test_reflection_describes_both_services() -> None:
 
 
 async def test_reflection_is_off_unless_it_is_wanted() -> None:
-    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-
     async with wired(World()) as wire:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await wire.channel.unary_unary(path)(b"", timeout=20)
+            await reflected(wire, list_services="")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-def client(papers: Papers, name: str | None) -> grpc.ChannelCredentials:
-    root = Path(papers.pair("ca")[0]).read_bytes()
-    if name is None:
-        return grpc.ssl_channel_credentials(root)
-    certificate, key = (Path(file).read_bytes() for file in papers.pair(name))
-    return grpc.ssl_channel_credentials(root, key, certificate)
 
 
 async def over_tls(
@@ -79,19 +57,18 @@ async def over_tls(
     tls = Tls(*papers.pair("server"), papers.pair("ca")[0] if mutual else None)
     program = program_of(world, door_of(world, CHECKER, certificates=table))
     server = await GrpcServer.start(program, GrpcSettings(tls=tls, grace_s=0))
+    shown = () if name is None else reversed(papers.pair(name))
+    root, *own = (Path(file).read_bytes() for file in (papers.pair("ca")[0], *shown))
+    credentials = grpc.ssl_channel_credentials(root, *own)
+    metadata = () if key is None else (("authorization", f"Bearer {key}"),)
     try:
-        async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", client(papers, name)) as to:
-            method: Any = to.unary_unary(
-                "/headgate.v1.RateLimiter/CheckRateLimit",
-                request_serializer=pb.CheckRateLimitRequest.SerializeToString,
-                response_deserializer=pb.CheckRateLimitResponse.FromString,
-            )
-            metadata = () if key is None else (("authorization", f"Bearer {key}"),)
-            try:
-                await method(pb.CheckRateLimitRequest(**ASK), metadata=metadata, timeout=20)
-            except grpc.aio.AioRpcError as error:
-                return error.code()
+        async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", credentials) as channel:
+            stub: Any = RateLimiterStub(channel)
+            request = pb.CheckRateLimitRequest(**ASK)
+            await stub.CheckRateLimit(request, metadata=metadata, timeout=20)
             return grpc.StatusCode.OK
+    except grpc.aio.AioRpcError as error:
+        return error.code()
     finally:
         await server.stop()
 
@@ -116,10 +93,3 @@ async def test_tls(
     papers: Papers, name: str | None, mutual: bool, key: str | None, wanted: grpc.StatusCode
 ) -> None:
     assert await over_tls(papers, name, mutual=mutual, key=key) is wanted
-
-
-async def test_papers_that_are_not_there(tmp_path: Path) -> None:
-    tls = Tls(tmp_path / "none.crt", tmp_path / "none.key")
-
-    with pytest.raises(ValidationError, match="cannot be read"):
-        await GrpcServer.start(program_of(World()), GrpcSettings(tls=tls))

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from headgate.core.errors import StoreDenied, Throttled, Unreachable
 from headgate.service.dashboard import Dashboard
 from headgate.service.http.asgi import Rest
-from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.key import Grant, KeyScope, MintedKey, mint
 from headgate.service.keys.stored import INDEX_MS, LOOKUPS_MAX, PAGE_MAX, KeyIndex, StoredKeys
 from headgate.service.program import Options, Program
@@ -114,33 +114,22 @@ async def test_a_list_of_many_pages_is_read_as_seldom_as_it_is_long() -> None:
 
 async def test_while_the_store_is_away_strangers_do_not_knock_on_it() -> None:
     front = Front(keys="store")
-    calls = 0
-
-    async def away(*given: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        raise Unreachable("down")
-
+    away = AsyncMock(side_effect=Unreachable("down"))
     catalog: Any = front.program.service.repository.backend.catalog
     catalog.get_namespace = away
     assert {await front.check_as_stranger() for _ in range(50)} == {503}
-    assert calls == 1
+    assert away.await_count == 1
 
 
 async def test_a_store_that_denies_the_keys_is_not_taken_for_one_that_is_away() -> None:
     front = Front(keys="store")
-
-    async def deny(*given: Any, **named: Any) -> Any:
-        raise StoreDenied("no right to read the keys")
-
     catalog: Any = front.program.service.repository.backend.catalog
-    catalog.get_namespace = deny
+    catalog.get_namespace = AsyncMock(side_effect=StoreDenied("no right to read the keys"))
     key = mint(Grant(frozenset({KeyScope.READ}), "*"), now_ms=0).text
-    for path in ("/v1/namespaces/default/entities", "/ui/shards"):
-        for _ in range(2):
-            said = await call(front.app, "GET", path, key=key)
-            assert (said.status, said.json["code"]) == (500, "STORAGE_DENIED")
-            assert b"no right to read" not in said.content
+    for path in (ENTITIES, "/ui/shards") * 2:
+        said = await call(front.app, "GET", path, key=key)
+        assert (said.status, said.json["code"]) == (500, "STORAGE_DENIED")
+        assert b"no right to read" not in said.content
 
 
 async def test_many_unknown_keys_beyond_the_list_look_like_a_busy_store() -> None:
@@ -167,7 +156,7 @@ async def test_readyz_shows_nothing_of_a_broken_policy_file(
     front = Front(policies=str(file))
     file.write_text(f"runtime: {{store: 'redis://:{SECRET}@db/0', {SECRET}: 1}}\n")
     front.now_ms += 10_000
-    await front.program.look(run_in_thread)
+    await front.program.look()
     said = await call(front.app, "GET", "/readyz")
     assert (said.status, said.json["policies"]) == (200, "broken")
     assert said.json["status"] == "DEGRADED"
@@ -205,7 +194,7 @@ async def test_a_403_leaves_an_audit_event_and_a_log_line(caplog: pytest.LogCapt
     for _ in range(3):
         assert (await denied(front, key)).status == 403
     assert await front.check(reader.text) == 403
-    await front.program.tick(run_in_thread)
+    await front.program.tick()
     audit = await call(
         front.app, "GET", "/v1/namespaces/default/audit", key=reader.text,
         query="entity_id=$ACCESS",
@@ -231,12 +220,12 @@ async def test_a_stubborn_caller_cannot_fill_the_audit() -> None:
     for _ in range(60):  # a minute of seconds
         for _ in range(5):
             await denied(front, key)
-        await front.program.tick(run_in_thread)
+        await front.program.tick()
         front.now_ms += 1000
     found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
     assert [one.details["count"] for one in found] == [5]
     front.now_ms += 1000
-    await front.program.tick(run_in_thread)
+    await front.program.tick()
     found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
     assert sorted(one.details["count"] for one in found) == [5, 295], "none is lost"
 
@@ -247,64 +236,51 @@ async def test_many_callers_cannot_fill_the_audit_either() -> None:
     for _ in range(50):
         assert (await denied(front, await front.put_key(KeyScope.CHECK))).status == 403
         front.now_ms += INDEX_MS  # so that the next key is known
-    await front.program.tick(run_in_thread)
+    await front.program.tick()
     found = await front.program.service.repository.get_audit_events("$ACCESS", 100)
     assert len(found) <= 21
     assert sum(one.details["count"] for one in found) == 50
 
 
-async def test_a_foreign_page_leaves_a_trace_too() -> None:
+async def test_a_403_of_the_dashboard_and_a_foreign_page_leave_a_trace_too() -> None:
     front = Front()
     await front.program.start()
     foreign = ((b"origin", b"https://evil.example"),)
-    path = "/v1/namespaces/default"
-    assert (await call(front.app, "DELETE", path, headers=foreign)).status == 403
-    assert (await call(front.app, "POST", "/ui/preview", {}, headers=foreign)).status == 403
-    await front.program.tick(run_in_thread)
+    for method, path, body in (("DELETE", NS, None), ("POST", "/ui/preview", {})):
+        assert (await call(front.app, method, path, body, headers=foreign)).status == 403
+    await front.program.tick()
     (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
     assert (found.details["needed"], found.details["count"]) == ("own origin", 2)
-
-
-async def test_a_403_of_the_dashboard_and_its_reason_are_counted() -> None:
     front = Front(keys="store")
     key = await front.put_key(KeyScope.CHECK)
-    said = await call(front.app, "GET", "/ui/shards", key=key.text)
-    assert said.status == 403
+    assert (await call(front.app, "GET", "/ui/shards", key=key.text)).status == 403
     assert b'headgate_auth_refused_total{because="scope"} 1' in front.program.render()
     await front.program.start()
-    await front.program.tick(run_in_thread)
+    await front.program.tick()
     (found,) = await front.program.service.repository.get_audit_events("$ACCESS", 10)
     assert found.principal == f"key:{key.key.id}"
 
 
+NS, ENTITIES = "/v1/namespaces/default", "/v1/namespaces/default/entities"
 NULLS = [
     ("POST", CHECK, {**ASK, "tokens": None}, "tokens"),
-    ("POST", CHECK, {**ASK, "namespace": None}, "namespace"),
-    ("POST", CHECK, {**ASK, "metadata": None}, "metadata"),
-    ("POST", CHECK, {**ASK, "endpoint": None}, "endpoint"),
+    *[("POST", CHECK, {**ASK, name: None}, name) for name in ("namespace", "metadata", "endpoint")],
     ("POST", CHECK, {"scope": "global", "identifier": None, "resource": "api"}, "identifier"),
     ("POST", "/v1/ratelimit/batch", {"requests": [{**ASK, "tokens": None}]}, "requests[0].tokens"),
-    (
-        "POST", "/v1/ratelimit/acquire",
-        {"identifier": "a", "descriptors": [{"scope": "user", "resource": "r", "tokens": None}]},
-        "descriptors[0].tokens",
-    ),
+    ("POST", "/v1/ratelimit/acquire",
+     {"identifier": "a", "descriptors": [{"scope": "user", "resource": "r", "tokens": None}]},
+     "descriptors[0].tokens"),
     ("POST", "/v1/leases", {**ASK, "amounts": None}, "amounts"),
     ("POST", "/v1/leases/abc/release", {"tokens": None}, "tokens"),
     ("POST", "/v1/leases/abc/release", b"null", "request"),
-    ("POST", "/v1/namespaces/default/entities", {"id": "a", "name": None}, "name"),
-    ("POST", "/v1/namespaces/default/entities", {"id": "a", "metadata": None}, "metadata"),
-    (
-        "POST", "/v1/namespaces/default/buckets/top-up",
-        {"entity_id": "a", "resource": "r", "amounts": {"t": 1}, "idempotency_key": None},
-        "idempotency_key",
-    ),
+    *[("POST", ENTITIES, {"id": "a", name: None}, name) for name in ("name", "metadata")],
+    ("POST", f"{NS}/buckets/top-up",
+     {"entity_id": "a", "resource": "r", "amounts": {"t": 1}, "idempotency_key": None},
+     "idempotency_key"),
     ("POST", "/v1/keys", {"scopes": ["check"], "namespace": "default", "name": None}, "name"),
-    (
-        "PUT", "/v1/namespaces/default/limits/system",
-        {"limits": ["1/second"], "on_unavailable": None}, "on_unavailable",
-    ),
-    ("PATCH", "/v1/namespaces/default/entities/a", {"cascade": None}, "cascade"),
+    ("PUT", f"{NS}/limits/system", {"limits": ["1/second"], "on_unavailable": None},
+     "on_unavailable"),
+    ("PATCH", f"{ENTITIES}/a", {"cascade": None}, "cascade"),
 ]  # fmt: skip
 
 

@@ -189,10 +189,13 @@ def test_where_no_worker_ever_served_the_supervisor_gives_up(
     assert "No worker could start" in caplog.text
 
 
-def test_a_worker_is_born_with_sighup_blocked(stage: Stage) -> None:
+def test_a_worker_is_born_with_sighup_blocked_and_told_who_its_supervisor_is(stage: Stage) -> None:
     """It would be killed by one that comes before its handler stands."""
     assert stage.run_until(lambda: True) == 0
     assert [one.was_hangup_blocked for one in stage.started] == [True, True]
+    for process in stage.started:
+        place = list(process.command).index("--parent")
+        assert process.command[place + 1] == str(os.getpid())
 
 
 def test_the_supervisor_passes_sighup_on(stage: Stage) -> None:
@@ -250,13 +253,6 @@ def test_a_signal_to_end_before_anything_is_started_is_honoured(
     with pytest.raises(SystemExit) as ended:
         serve.main([])
     assert ended.value.code == 0
-
-
-def test_a_worker_is_told_who_its_supervisor_is(stage: Stage) -> None:
-    assert stage.run_until(lambda: True) == 0
-    for process in stage.started:
-        place = list(process.command).index("--parent")
-        assert process.command[place + 1] == str(os.getpid())
 
 
 @pytest.mark.parametrize(("parent", "ends"), [(os.getppid(), False), (os.getppid() + 1, True)])

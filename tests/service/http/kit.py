@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from headgate.service.http.asgi import Rest
-from headgate.service.keys.authenticate import Authenticator
-from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.keys.access import Authenticator
+from headgate.service.metrics import ServiceMetrics
 from headgate.service.program import Options, Program
 from headgate.service.server.protocol import protocol_with
 from tests.service.decide.kit import World
@@ -41,13 +41,10 @@ class Said(NamedTuple):
 
 
 def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
-    return Program(
-        Options(**options),
-        world.service,
-        authenticator or Authenticator(None),
-        ServiceMetrics(),
-        None,
-    )
+    metrics = ServiceMetrics()
+    world.service._on_answer = metrics.count_answer
+    world.service._on_yes = metrics.count_admitted
+    return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
 
 
 def rest_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Rest:

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from headgate.core.decision import Demand, Verdict
-from headgate.service.http.deadlines import STEP_S, Deadlines
-from tests.service.decide.kit import World
-from tests.service.http.kit import HOST, JSON, PATHS, call, rest_of, run, scope_of
+from headgate.core.errors import Unreachable
+from headgate.service.http.asgi import STEP_S, Deadlines
+from headgate.service.keys.access import Authenticator
+from tests.service.decide.kit import Held, World
+from tests.service.http.kit import HOST, JSON, PATHS, call, rest_of, scope_of
+from tests.service.keys.kit import MemoryKeys
 
 CHECK = PATHS["check"]
 ASK = {"identifier": "ann", "resource": "api.search"}
 
 
-def crowd(world: World, app: Any, count: int) -> Any:
-    return asyncio.gather(
-        *[
-            call(app, "POST", CHECK, {**ASK, "identifier": f"user-{number}"})
-            for number in range(count)
-        ]
-    )
+def crowd(app: Any, count: int) -> Any:
+    people = [{**ASK, "identifier": f"user-{number}"} for number in range(count)]
+    return asyncio.gather(*[call(app, "POST", CHECK, one) for one in people])
 
 
 @pytest.mark.parametrize(("fail_open", "expected"), [(True, 200), (False, 503)])
 async def test_the_store_dies_under_load_and_comes_back(fail_open: bool, expected: int) -> None:
     world = World(fail_open=fail_open)
     app = rest_of(world)
-    assert {one.status for one in await crowd(world, app, 100)} == {200}
+    assert {one.status for one in await crowd(app, 100)} == {200}
     world.goes_down()
-    during = await crowd(world, app, 200)
+    during = await crowd(app, 200)
     assert {one.status for one in during} == {expected}
     for one in during:
         assert one.json["degraded"] is True
@@ -44,49 +41,28 @@ async def test_the_store_dies_under_load_and_comes_back(fail_open: bool, expecte
     assert ready.status == (200 if fail_open else 503)
     assert (await call(app, "GET", "/healthz")).status == 200
     world.comes_back()
-    after = await crowd(world, app, 100)
+    after = await crowd(app, 100)
     assert {(one.status, one.json["degraded"]) for one in after} == {(200, False)}
     told = (await call(app, "GET", "/readyz")).json
     assert told["storage_available"] is True
 
 
-class Hanging:
-    """A store call that comes to no end until it is let go, or cancelled."""
-
-    def __init__(self, world: World) -> None:
-        self.cancelled = 0
-        self._consume = world.store.consume
-        self._open = asyncio.Event()
-        world.store.consume = self.consume  # type: ignore[method-assign]
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        try:
-            await self._open.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        return await self._consume(demands, now_ms)
-
-    def let_go(self) -> None:
-        self._open.set()
-
-
 async def test_no_request_outlives_its_deadline(world: World) -> None:
     app = rest_of(world, deadline_ms=100)
-    hanging = Hanging(world)
-    during = await crowd(world, app, 50)
+    hanging = Held(world.store, "consume")
+    during = await crowd(app, 50)
     assert Counter(one.status for one in during) == {504: 50}
     assert {one.json["code"] for one in during} == {"DEADLINE_EXCEEDED"}
     assert {one.headers["retry-after"] for one in during} == {"1"}
     assert hanging.cancelled == 50
     assert len(app._deadlines) == 0
-    hanging.let_go()
-    assert {one.status for one in await crowd(world, app, 50)} == {200}
+    hanging.go.set()
+    assert {one.status for one in await crowd(app, 50)} == {200}
     exposed = (await call(app, "GET", "/metrics")).content
     assert b'headgate_errors_total{type="DEADLINE_EXCEEDED"} 50' in exposed
 
 
-async def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
+async def test_a_client_that_does_not_finish_its_request_is_told_408(world: World) -> None:
     sent: list[Any] = []
     waiting = [{"type": "http.request", "body": b'{"identifier"', "more_body": True}]
 
@@ -96,7 +72,6 @@ async def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    world = World()
     app = rest_of(world, deadline_ms=50)
     await app(scope_of("POST", CHECK, [HOST, JSON]), receive, send)
     assert sent[0]["status"] == 408
@@ -105,15 +80,14 @@ async def test_a_client_that_does_not_finish_its_request_is_told_408() -> None:
 
 async def test_cancellation_by_the_server_is_not_a_deadline(world: World) -> None:
     """Whoever cancels a request gets its cancellation, not an answer."""
-    hanging = Hanging(world)
+    hanging = Held(world.store, "consume")
     app = rest_of(world, deadline_ms=60_000)
     task = asyncio.create_task(call(app, "POST", CHECK, ASK))
-    while not len(app._deadlines):
-        await asyncio.sleep(0)
+    await hanging.entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert hanging.cancelled <= 1
+    assert hanging.cancelled == 1
     assert len(app._deadlines) == 0
 
 
@@ -139,32 +113,25 @@ async def test_deadlines_keep_their_order_and_stop_looking() -> None:
     assert deadlines._timer is None
 
 
-def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:
-    from headgate.core.errors import Unreachable
-    from headgate.service.keys.authenticate import Authenticator
-
-    class Away:
-        async def get(self, key_id: str) -> Any:
-            raise Unreachable("nobody answers")
-
-    world = World(fail_open=True)
-    app = rest_of(world, Authenticator(Away(), world.clock))  # type: ignore[arg-type]
-    said = run(call(app, "POST", CHECK, ASK, key="hg_" + "a" * 12 + "_" + "b" * 43))
+async def test_keys_that_cannot_be_looked_up_are_503_not_an_open_door() -> None:
+    world, keys = World(fail_open=True), MemoryKeys()
+    keys.trouble = Unreachable("nobody answers")
+    app = rest_of(world, Authenticator(keys, world.clock))
+    said = await call(app, "POST", CHECK, ASK, key="hg_" + "a" * 12 + "_" + "b" * 43)
     assert (said.status, said.json["code"]) == (503, "STORAGE_UNAVAILABLE")
     assert said.headers["retry-after"] == "1"
 
 
-def test_a_fault_of_ours_is_a_500_without_its_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_of_ours_is_a_500_without_its_text(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     async def broken(*args: Any) -> Any:
         raise RuntimeError("the password is swordfish")
 
-    world = World()
-    world.store.consume = broken  # type: ignore[method-assign]
-    said = run(call(rest_of(world), "POST", CHECK, ASK))
-    assert (said.status, said.json["code"]) == (500, "INTERNAL")
-    assert b"swordfish" not in said.content
-    assert "swordfish" in caplog.text
-    world.service.repository.list_namespaces = broken  # type: ignore[method-assign]
-    cold = run(call(rest_of(world), "GET", "/v1/namespaces"))
-    assert (cold.status, cold.json["code"]) == (500, "INTERNAL")
-    assert b"swordfish" not in cold.content
+    world.store.consume = world.service.repository.list_namespaces = broken  # type: ignore[method-assign]
+    for method, path, body in (("POST", CHECK, ASK), ("GET", "/v1/namespaces", None)):
+        caplog.clear()
+        said = await call(rest_of(world), method, path, body)
+        assert (said.status, said.json["code"]) == (500, "INTERNAL")
+        assert b"swordfish" not in said.content
+        assert "swordfish" in caplog.text

@@ -8,19 +8,16 @@ from typing import Any
 import pytest
 
 from headgate.service.http.asgi import Rest
-from headgate.service.http.deadlines import run_in_thread
 from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 from tests.service.http.kit import PATHS, Said, call
+from tests.service.server.kit import policy
 
 POLL_MS = 2000
-
-
-def policy(capacity: int, extra: str = "") -> str:
-    return (
-        f"rate_limits:\n  - {{name: search, scope: user, resource: api.search, "
-        f"capacity: {capacity}, refill_rate: 0}}\n{extra}"
-    )
+MORE = """\
+  - {name: trial, scope: user, resource: api.trial, capacity: 1, refill_rate: 0, shadow: true}
+token_costs: [{endpoint: /dear, tokens: 4}]
+"""
 
 
 class Setting:
@@ -31,19 +28,35 @@ class Setting:
         self.clock = FakeClock()
         self.program = Program.build(chosen, clock=self.clock)
         self.app = Rest(self.program)
+        self.path = path
         self.asked = 0
+
+    async def check(self, **more: Any) -> Said:
+        ask = {"identifier": "ann", "resource": "api.search", **more}
+        return await self.call("POST", PATHS["check"], ask)
 
     async def capacity(self) -> int:
         """The capacity in force, told to somebody new."""
         self.asked += 1
-        ask = {"identifier": f"user-{self.asked}", "resource": "api.search"}
-        said = await self.call("POST", PATHS["check"], ask)
+        said = await self.check(identifier=f"user-{self.asked}")
         assert said.status == 200, said.content
         return int(said.headers["x-ratelimit-limit"])
 
+    async def take(self, tokens: int, **more: Any) -> Any:
+        """What Ann has left, or "refused"."""
+        said = await self.check(tokens=tokens, **more)
+        return said.json["tokens_remaining"] if said.status == 200 else "refused"
+
+    async def write(self, text: str) -> None:
+        """As careful tools do: a new file takes the old one's name."""
+        spare = self.path.with_suffix(".new")
+        spare.write_text(text)
+        spare.replace(self.path)
+        await self.later()
+
     async def later(self) -> None:
         self.clock.advance(POLL_MS)
-        await self.program.tick(run_in_thread)
+        await self.program.tick()
 
     async def call(self, method: str, path: str, body: Any = None) -> Said:
         return await call(self.app, method, path, body)
@@ -56,27 +69,51 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-async def test_changed_broken_and_fixed(file: Path) -> None:
+async def test_levels_carry_over_and_a_broken_file_is_no_open_gate(file: Path) -> None:
     setting = Setting(file)
-    assert await setting.capacity() == 10
+    assert await setting.take(6) == 4
     file.write_text(policy(20))
-    assert await setting.capacity() == 10
-    await setting.later()
-    assert await setting.capacity() == 20
-    file.write_text("rate_limits:\n  - {name: search, scope: user, capacity: -1, refil: 2}\n")
-    await setting.later()
-    assert await setting.capacity() == 20
-    ready = (await setting.call("GET", "/readyz")).json
-    assert ready["status"] == "DEGRADED"
-    assert ready["policies"] == "broken", "why is for those who may read the policies"
+    assert await setting.capacity() == 10, "it is not time to look"
+    await setting.write(policy(10).replace("search,", "searching,", 1))
+    assert await setting.take(1) == 3, "another name for the policy is the same bucket"
+    await setting.write(policy(5))
+    assert await setting.take(4) == "refused", "a changed policy hands out nothing"
+    for text in ("rate_limits: [", "", policy(5).replace("5", "none"), "rate_limits: {}", None):
+        if text is None:
+            file.unlink()
+            await setting.later()
+        else:
+            await setting.write(text)
+        assert await setting.take(4) == "refused"
+        ready = (await setting.call("GET", "/readyz")).json
+        assert ready["status"] == "DEGRADED"
+        assert ready["policies"] == "broken", "why is for those who may read the policies"
     exposed = (await setting.call("GET", "/metrics")).content
     assert b"headgate_policy_trouble 1" in exposed
-    assert b'headgate_policy_reload_total{result="broken"} 1' in exposed
-    file.write_text(policy(30))
-    await setting.later()
-    assert await setting.capacity() == 30
+    assert b'headgate_policy_reload_total{result="broken"} 5' in exposed
+    await setting.write(policy(5))
     ready = (await setting.call("GET", "/readyz")).json
     assert (ready["status"], ready["policies"]) == ("HEALTHY", "ok")
+    assert await setting.take(3) == 0
+    await setting.write(policy(30))
+    assert await setting.capacity() == 30
+
+
+async def test_costs_shadow_and_labels(file: Path) -> None:
+    file.write_text(policy(10, MORE))
+    setting = Setting(file)
+    for endpoint, left in (("/dear", 6), ("/cheap", 5)):
+        assert (await setting.check(endpoint=endpoint)).json["tokens_remaining"] == left
+    for _ in range(3):
+        assert await setting.take(1, resource="api.trial") != "refused"
+    await setting.take(1, resource="api.elsewhere")
+    text = setting.program.render().decode()
+    assert 'headgate_requests_total{scope="user",resource="api.trial",allowed="true"} 3' in text
+    assert "headgate_shadowed_total 2" in text
+    assert 'headgate_tokens_consumed_total{scope="user",resource="api.search"} 5' in text
+    assert 'resource="other"' in text
+    assert "elsewhere" not in text
+    assert "ann" not in text
 
 
 async def test_a_reload_by_hand(file: Path) -> None:
@@ -85,12 +122,11 @@ async def test_a_reload_by_hand(file: Path) -> None:
     async def reload() -> Said:
         return await setting.call("POST", "/v1/policies/reload")
 
-    again = await reload()
-    assert (again.status, again.json["result"]) == (200, "same")
-    file.write_text(policy(20))
-    done = await reload()
-    assert (done.status, done.json["result"]) == (200, "loaded")
-    assert await setting.capacity() == 20
+    for capacity, result in ((10, "same"), (20, "loaded")):
+        file.write_text(policy(capacity))
+        done = await reload()
+        assert (done.status, done.json["result"]) == (200, result)
+        assert await setting.capacity() == capacity
     shown = (await setting.call("GET", "/v1/policies")).json
     assert [one["capacity"] for one in shown["rate_limits"]] == [20]
     assert shown["digest"] == done.json["digest"]
@@ -101,7 +137,7 @@ async def test_a_reload_by_hand(file: Path) -> None:
     assert await setting.capacity() == 20
     setting.program.look_soon()
     file.write_text(policy(30))
-    await setting.program.tick(run_in_thread)
+    await setting.program.tick()
     assert await setting.capacity() == 30
 
 
@@ -117,27 +153,21 @@ async def test_failing_open_follows_the_file_unless_the_operator_said(
     ns = await setting.program.service.namespace("default")
     for told, expected in zip(("true", "false"), seen, strict=True):
         file.write_text(policy(10, f"runtime: {{fail_open: {told}}}\n"))
-        await setting.program.look(run_in_thread)
+        await setting.program.look()
         assert setting.program.settings.fail_open is expected
         assert (ns.engine.on_unavailable.value == "allow") is expected
 
 
 async def test_a_top_up_knows_the_policys_limit(file: Path) -> None:
     setting = Setting(file)
-
-    async def take(tokens: int) -> Said:
-        ask = {"identifier": "ann", "resource": "api.search", "tokens": tokens}
-        return await setting.call("POST", PATHS["check"], ask)
-
-    assert [(await take(10)).status for _ in range(2)] == [200, 429]
+    assert [await setting.take(10) for _ in range(2)] == [0, "refused"]
     held = (await setting.call("GET", "/v1/namespaces/default/buckets/user:ann")).json["items"]
     grant = {"entity_id": "user:ann", "resource": "api.search", "idempotency_key": "once",
              "amounts": {held[0]["limit"]: 4}}  # fmt: skip
     for applied in (True, False):
         done = await setting.call("POST", "/v1/namespaces/default/buckets/top-up", grant)
         assert (done.status, done.json) == (200, {"applied": applied})
-    left = await take(4)
-    assert (left.status, left.json["tokens_remaining"]) == (200, 0)
+    assert await setting.take(4) == 0
 
 
 async def test_every_change_is_in_the_audit_once(file: Path, tmp_path: Path) -> None:

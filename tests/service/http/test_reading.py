@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.http.read import (
-    BATCH_BYTES_MAX,
-    BODY_BYTES_MAX,
-    HEADERS_MAX,
-    query_of,
-    values_of,
-)
+from headgate.service.http.calls import query_of
+from headgate.service.http.messages import BATCH_BYTES_MAX, BODY_BYTES_MAX, HEADERS_MAX, values_of
 from tests.service.decide.kit import World
 from tests.service.http.kit import HOST, JSON, PATHS, Said, call, rest_of, run, scope_of, send_raw
 
@@ -40,14 +35,8 @@ def ask(body: bytes, *, path: str = CHECK, method: str = "POST", **more: Any) ->
         (b'{"identifier": "a", "resource": "x", "tokens": 1e400}', "tokens"),
         (b'{"identifier": "a", "resource": "x", "tokens": 1%s}' % (b"0" * 5000), "request"),
         (b'{"identifier": "a", "resource": "x", "tokens": 1%s}' % (b"0" * 200), "tokens"),
-        (b'{"identifier": "a", "resource": "x", "tokens": true}', "tokens"),
-        (b'{"identifier": "a", "resource": "x", "tokens": "5"}', "tokens"),
-        (b'{"identifier": "a", "resource": "x", "tokens": 5.0}', "tokens"),
-        (b'{"identifier": "\\ud800", "resource": "x"}', "identifier"),
         (b'{"identifier": "\xff", "resource": "x"}', "request"),
         (b'{"identifier": "\xed\xa0\x80", "resource": "x"}', "request"),
-        (b'{"identifier": "a\\r\\nb", "resource": "x"}', "identifier"),
-        (b'{"identifier": "a\\u0000", "resource": "x"}', "identifier"),
         (b'{"identifier": "a", "resource": "x"} {}', "request"),
         (b'\xef\xbb\xbf{"identifier": "a", "resource": "x"}', "request"),
         (b"", "request"),
@@ -67,65 +56,51 @@ def test_what_is_not_plain_json_is_told(body: bytes, field: str) -> None:
 
 
 def test_colons_in_texts_are_no_repeated_keys() -> None:
-    assert values_of(b'{"a": "x:y:z", "b": {"c:d": ["::1", ":"]}}') == {
-        "a": "x:y:z",
-        "b": {"c:d": ["::1", ":"]},
-    }
-    with pytest.raises(ServiceError):
-        values_of(b'{"a": "x:y", "b": {"c": 1, "c": 1}}')
-    with pytest.raises(ServiceError):
-        values_of(rb'{"a": 1, "\u0061": 2}')
+    fine = b'{"a": "x:y:z", "b": {"c:d": ["::1", ":"]}}'
+    assert values_of(fine) == {"a": "x:y:z", "b": {"c:d": ["::1", ":"]}}
+    for twice in (b'{"a": "x:y", "b": {"c": 1, "c": 1}}', rb'{"a": 1, "\u0061": 2}'):
+        with pytest.raises(ServiceError):
+            values_of(twice)
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("name", "value", "status"),
     [
-        b"text/plain",
-        b"application/x-www-form-urlencoded",
-        b"application/json; charset=latin-1",
-        b"application/jsonx",
-        b"",
+        *[(b"content-type", kind, 415) for kind in (
+            b"text/plain", b"application/x-www-form-urlencoded", b"application/jsonx", b"",
+            b"application/json; charset=latin-1",
+        )],
+        *[(b"content-type", kind, 200) for kind in (
+            b"application/json", b"Application/JSON; charset=UTF-8",
+            b'application/json;charset="utf-8"',
+        )],
+        (b"content-encoding", b"gzip", 415),
     ],
-)
-def test_other_content_types_are_415(kind: bytes) -> None:
-    said, world = ask(GOOD, headers=((b"content-type", kind),))
-    assert (said.status, said.json["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
-    assert world.store.verbs == []
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [b"application/json", b"Application/JSON; charset=UTF-8", b'application/json;charset="utf-8"'],
-)
-def test_json_in_its_spellings_is_taken(kind: bytes) -> None:
-    assert ask(GOOD, headers=((b"content-type", kind),))[0].status == 200
-
-
-def test_a_compressed_body_is_415() -> None:
-    assert ask(GOOD, headers=(JSON, (b"content-encoding", b"gzip")))[0].status == 415
+)  # fmt: skip
+def test_only_json_in_its_spellings_is_taken(name: bytes, value: bytes, status: int) -> None:
+    said, world = ask(GOOD, headers=((name, value),))
+    assert said.status == status
+    if status == 415:
+        assert said.json["code"] == "UNSUPPORTED_MEDIA_TYPE"
+        assert world.store.verbs == []
 
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize(
     ("path", "most"), [(CHECK, BODY_BYTES_MAX), (PATHS["batch"], BATCH_BYTES_MAX)]
 )
-def test_a_body_has_a_bound(path: str, most: int, told: bool, world: World) -> None:
+def test_a_body_has_a_bound(path: str, most: int, told: bool) -> None:
     """Also where it comes in parts and does not say how large it is."""
-    padded = GOOD + b" " * (most + 1 - len(GOOD))
-    headers = [HOST, JSON]
-    if told:
-        headers.append((b"content-length", str(len(padded)).encode()))
-    parts = [padded[at : at + 4096] for at in range(0, len(padded), 4096)]
-    said = run(send_raw(rest_of(world), scope_of("POST", path, headers), parts))
-    assert (said.status, said.json["code"]) == (413, "PAYLOAD_TOO_LARGE")
-    assert world.store.verbs == []
-
-
-def test_a_body_at_the_bound_is_read() -> None:
-    padded = GOOD + b" " * (BODY_BYTES_MAX - len(GOOD))
-    parts = [padded[:5], padded[5:]]
-    said = run(send_raw(rest_of(World()), scope_of("POST", CHECK, [HOST, JSON]), parts))
-    assert said.status == 200
+    good = GOOD if path == CHECK else b'{"requests": [%b]}' % GOOD
+    for size, status in ((most, 200), (most + 1, 413)):
+        world, padded = World(), good.ljust(size)
+        length = [(b"content-length", b"%d" % size)] if told else []
+        parts = [padded[at : at + 4096] for at in range(0, size, 4096)]
+        said = run(send_raw(rest_of(world), scope_of("POST", path, [HOST, JSON, *length]), parts))
+        assert said.status == status
+        if status == 413:
+            assert said.json["code"] == "PAYLOAD_TOO_LARGE"
+            assert world.store.verbs == []
 
 
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"9" * 5000, b"+5", "٣".encode()])
@@ -135,11 +110,10 @@ def test_a_senseless_length_is_refused(length: bytes) -> None:
 
 
 def test_too_many_headers_are_431() -> None:
-    many = tuple((b"x-%d" % number, b"v") for number in range(HEADERS_MAX + 1))
-    said, _ = ask(GOOD, headers=many)
-    assert (said.status, said.json["code"]) == (431, "TOO_MANY_HEADERS")
-    same = tuple((b"x-same", b"v") for _ in range(HEADERS_MAX + 1))
-    assert ask(GOOD, headers=same)[0].status == 431
+    for number in (0, 1):  # the same again, and others
+        many = tuple((b"x-%d" % (number * at), b"v") for at in range(HEADERS_MAX + 1))
+        said, _ = ask(GOOD, headers=many)
+        assert (said.status, said.json["code"]) == (431, "TOO_MANY_HEADERS")
 
 
 @pytest.mark.parametrize("name", [b"content-type", b"authorization", b"content-length", b"host"])
@@ -159,8 +133,10 @@ def test_other_methods_are_405_and_say_which(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/ratelimit/check/", "/v1//ratelimit/check", "/v1/leases/x/lose", "/é"]
-)
+    "path",
+    ["/", "/v1", "/v1/ratelimit/check/", "/v1//ratelimit/check", "/v1/leases/x/lose", "/é",
+     "/openapiXjson"],
+)  # fmt: skip
 def test_there_is_nothing_elsewhere(path: str) -> None:
     said, _ = ask(GOOD, path=path)
     assert (said.status, said.json["code"]) == (404, "NOT_FOUND")
@@ -174,12 +150,10 @@ def test_there_is_nothing_elsewhere(path: str) -> None:
     ],
 )  # fmt: skip
 def test_queries_are_read_strictly(raw: bytes) -> None:
+    kinds = {"limit": int, "cursor": str}
     with pytest.raises(ServiceError):
-        query_of(raw, {"limit": int, "cursor": str})
-    assert query_of(b"limit=5&cursor=a%20b", {"limit": int, "cursor": str}) == {
-        "limit": 5,
-        "cursor": "a b",
-    }
+        query_of(raw, kinds)
+    assert query_of(b"limit=5&cursor=a%20b", kinds) == {"limit": 5, "cursor": "a b"}
 
 
 def test_a_client_that_leaves_gets_nothing() -> None:

@@ -8,10 +8,18 @@ from headgate.service.keys.key import Key
 
 
 class MemoryKeys:
+    """Counts how often it is asked for a key, and raises its trouble while it has one."""
+
+    asked = 0
+    trouble: Exception | None = None
+
     def __init__(self, keys: tuple[Key, ...] = ()) -> None:
         self._keys = {key.id: key for key in keys}
 
     async def get(self, key_id: str) -> Key | None:
+        self.asked += 1
+        if self.trouble is not None:
+            raise self.trouble
         return self._keys.get(key_id)
 
     async def put(self, key: Key) -> None:

@@ -8,8 +8,11 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +23,6 @@ from headgate.core.history import AuditEvent
 from headgate.core.runtime import run as run_blocking
 from headgate.repository import Repository
 from headgate.service.http.asgi import Rest
-from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.access import KEYS_NAMESPACE
 from headgate.service.keys.audit import AGAIN_MS, SHOWN_MAX
 from headgate.service.keys.file import FileKeys
@@ -53,9 +55,20 @@ class Setting:
     def program(self) -> Program:
         return Program.build(Options(store=self.store, keys=self.keys), clock=self.clock)
 
-    async def ticked(self, *programs: Program) -> None:
-        for program in programs:
-            await program.tick(run_in_thread)
+    @asynccontextmanager
+    async def started(self) -> AsyncIterator[Program]:
+        """A worker, which has looked at its keys once."""
+        program = self.program()
+        await program.start()
+        await program.tick()
+        yield program
+        await program.close()
+
+    def write(self, change: Callable[[Any], None]) -> None:
+        """Changes the file by hand."""
+        body = json.loads(self.file.read_text())
+        change(body)
+        self.file.write_text(json.dumps(body))
 
     async def told(self, program: Program) -> list[AuditEvent]:
         """The newest event first."""
@@ -77,22 +90,20 @@ def setting(tmp_path: Path) -> Setting:
 
 
 async def test_the_admin_endpoints_on_a_file_leave_before_and_after(setting: Setting) -> None:
-    program, twin = setting.program(), setting.program()  # two workers
-    await program.start()
-    await twin.start()
-    await setting.ticked(program, twin, program)
-    new = {"scopes": ["check"], "namespace": "default", "name": "ci"}
-    made = json.loads((await setting.ask(program, "POST", "/v1/keys", new)).content)
-    await setting.ticked(program, twin, program)
-    gone = await setting.ask(program, "DELETE", f"/v1/keys/{made['id']}")
-    assert gone.status == 204
-    await setting.ticked(twin, program, twin)
-    await twin.close()
-    found = await setting.told(program)
-    await program.close()
+    async with setting.started() as program, setting.started() as twin:  # two workers
+        await program.tick()
+        new = {"scopes": ["check"], "namespace": "default", "name": "ci"}
+        made = json.loads((await setting.ask(program, "POST", "/v1/keys", new)).content)
+        for one in (program, twin, program):
+            await one.tick()
+        gone = await setting.ask(program, "DELETE", f"/v1/keys/{made['id']}")
+        assert gone.status == 204
+        for one in (twin, program, twin):
+            await one.tick()
+        found = await setting.told(program)
     assert made["key"].split("_")[2] not in str(found)
     revoked, made, first = found
-    assert {one.action for one in (revoked, made, first)} == {"keys_changed"}
+    assert {one.action for one in found} == {"keys_changed"}
     assert first.details["before"] is None
     [boss] = first.details["after"]["keys"]
     assert (boss["name"], boss["created_by"], boss["scopes"]) == (
@@ -100,32 +111,30 @@ async def test_the_admin_endpoints_on_a_file_leave_before_and_after(setting: Set
     )  # fmt: skip
     assert made.details["before"]["keys"] == []
     [key] = made.details["after"]["keys"]  # what differs, and nothing else
-    assert key["created_by"] == f"key:{setting.admin.key.id}"
-    assert key["revoked_at"] is None
+    assert (key["created_by"], key["revoked_at"]) == (f"key:{setting.admin.key.id}", None)
     [before], [after] = revoked.details["before"]["keys"], revoked.details["after"]["keys"]
     assert before == key
     assert after["changed_by"] == f"key:{setting.admin.key.id}"
     assert after["revoked_at"] is not None
     assert revoked.details["after"]["count"] == 2
-    assert all(no_digest(one) for one in (revoked, made, first))
+    assert all(map(no_digest, found))
 
 
 async def test_changes_by_hand_and_while_the_service_is_down_are_found(setting: Setting) -> None:
+    def grant(scope: str) -> list[dict[str, Any]]:
+        return [{"san": "DNS:a.example", "scopes": [scope], "namespace": "default"}]
+
     for content in (
         None,
-        {"keys": [], "certificates": [_certificate("DNS:a.example", "check")]},
+        {"keys": [], "certificates": grant("check")},
         None,  # the same again, in other words
-        {"keys": [], "certificates": [_certificate("DNS:a.example", "admin")]},
+        {"keys": [], "certificates": grant("admin")},
     ):
-        if content is not None:
-            setting.file.write_text(json.dumps(content))
-        else:
-            setting.file.write_text(json.dumps(json.loads(setting.file.read_text()), indent=4))
-        program = setting.program()
-        await program.start()
-        await setting.ticked(program, program)
-        found = await setting.told(program)
-        await program.close()
+        text = content or json.loads(setting.file.read_text())
+        setting.file.write_text(json.dumps(text, indent=None if content else 4))
+        async with setting.started() as program:
+            await program.tick()
+            found = await setting.told(program)
     last, second, first = found
     assert first.details["after"]["count"] == 1
     assert second.details["before"]["digest"] == first.details["after"]["digest"]
@@ -136,43 +145,25 @@ async def test_changes_by_hand_and_while_the_service_is_down_are_found(setting: 
     assert last.principal == f"file:{setting.file}"
 
 
-def _certificate(san: str, scope: str) -> dict[str, Any]:
-    return {"san": san, "scopes": [scope], "namespace": "default"}
-
-
 async def test_another_secret_under_the_same_id_is_told_without_either(setting: Setting) -> None:
-    program = setting.program()
-    await program.start()
-    await setting.ticked(program)
-    body = json.loads(setting.file.read_text())
-    body["keys"][0]["digest"] = "sha256:" + "7" * 64
-    setting.file.write_text(json.dumps(body))
-    await setting.ticked(program)
-    setting.file.write_text("keys: {")  # a broken file changes nothing
-    await setting.ticked(program)
-    found = await setting.told(program)
-    await program.close()
-    changed, _ = found
+    async with setting.started() as program:
+        setting.write(lambda body: body["keys"][0].update(digest="sha256:" + "7" * 64))
+        await program.tick()
+        setting.file.write_text("keys: {")  # a broken file changes nothing
+        await program.tick()
+        changed, _ = await setting.told(program)
     assert changed.details["after"]["secrets_replaced"] == [setting.admin.key.id]
     assert no_digest(changed)
     assert "7" * 64 not in str(changed)
 
 
 async def test_an_event_is_bounded(setting: Setting) -> None:
-    program = setting.program()
-    await program.start()
-    await setting.ticked(program)
-    body = json.loads(setting.file.read_text())
-    body["keys"] += [
-        {"id": f"{number:012d}", "digest": "sha256:" + "0" * 64, "scopes": ["check"],
-         "namespace": "default"}
-        for number in range(SHOWN_MAX + 50)
-    ]  # fmt: skip
-    setting.file.write_text(json.dumps(body))
-    await setting.ticked(program)
-    found = await setting.told(program)
-    await program.close()
-    after = found[0].details["after"]
+    one = {"digest": "sha256:" + "0" * 64, "scopes": ["check"], "namespace": "default"}
+    many = [{"id": f"{number:012d}", **one} for number in range(SHOWN_MAX + 50)]
+    async with setting.started() as program:
+        setting.write(lambda body: body["keys"].extend(many))
+        await program.tick()
+        after = (await setting.told(program))[0].details["after"]
     assert len(after["keys"]) == SHOWN_MAX
     assert (after["not_shown"], after["count"]) == (50, SHOWN_MAX + 51)
 
@@ -185,46 +176,35 @@ async def test_a_store_that_is_away_is_told_later(
 ) -> None:
     program = setting.program()
     await program.start()
-    asked = []
-
-    async def away(*_: Any) -> Any:
-        asked.append(_)
-        raise trouble
-
+    away = AsyncMock(side_effect=trouble)
     catalog = program.service.repository.backend.catalog
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "register_namespace", away)
         for _ in range(3):
-            await setting.ticked(program)
-    assert len(asked) == 1  # not every second
+            await program.tick()
+    assert away.await_count == 1  # not every second
     setting.clock.advance(AGAIN_MS)
-    await setting.ticked(program)
-    found = await setting.told(program)
+    await program.tick()
+    assert len(await setting.told(program)) == later
     await program.close()
-    assert len(found) == later
     lines = [one for one in caplog.records if "not in the audit" in one.message]
     assert len(lines) == (0 if isinstance(trouble, StoreTrouble) else 1)
 
 
 async def test_the_command_lists_them_and_callers_cannot(setting: Setting) -> None:
-    program = setting.program()
-    await program.start()
-    await setting.ticked(program)
-    seen = []
-    for place in ("default", KEYS_NAMESPACE):
-        path = f"/v1/namespaces/{place}/audit"
-        said = await call(
-            Rest(program), "GET", path, key=setting.admin.text, query="entity_id=$KEYS"
-        )
-        seen.append(len(json.loads(said.content)["items"]) if said.status == 200 else -1)
-    await program.close()
-    assert seen == [0, -1]
-    listed = CliRunner().invoke(cli, ["--url", setting.store, "audit", "list", "--keys", "--json"])
-    assert listed.exit_code == 0, listed.output
-    [event] = json.loads(listed.stdout)["items"]
-    assert event["details"]["after"]["keys"][0]["name"] == "boss"
-    of_one = ["--url", setting.store, "audit", "list", "abcdefghijkl", "--keys", "--json"]
-    assert json.loads(CliRunner().invoke(cli, of_one).stdout)["items"] == []
+    async with setting.started() as program:
+        for place, status in (("default", 200), (KEYS_NAMESPACE, 404)):
+            said = await call(
+                Rest(program), "GET", f"/v1/namespaces/{place}/audit", key=setting.admin.text,
+                query="entity_id=$KEYS",
+            )  # fmt: skip
+            assert (said.status, said.json.get("items", [])) == (status, [])
+    for more, names in (([], ["boss"]), (["abcdefghijkl"], [])):
+        words = ["--url", setting.store, "audit", "list", *more, "--keys", "--json"]
+        listed = CliRunner().invoke(cli, words)
+        assert listed.exit_code == 0, listed.output
+        found = [one["details"]["after"]["keys"] for one in json.loads(listed.stdout)["items"]]
+        assert [key["name"] for keys in found for key in keys] == names
 
 
 def trail(file: Path) -> list[dict[str, Any]]:
@@ -292,7 +272,7 @@ def test_a_key_in_the_store_is_audited_there_by_command_and_by_endpoint(tmp_path
         said = await call(Rest(program), "POST", "/v1/keys", new, key=text)
         made = json.loads(said.content)
         await call(Rest(program), "DELETE", f"/v1/keys/{made['id']}", key=text)
-        await setting.ticked(program)
+        await program.tick()
         await program.close()
         keys = await Repository.open(setting.store, namespace=KEYS_NAMESPACE)
         ids = (text.split("_")[1], made["id"])

@@ -46,54 +46,32 @@ def test_a_minted_key_is_recognised_and_only_its_digest_is_kept() -> None:
         assert minted.key.digest not in shown
 
 
-def test_no_two_keys_are_alike() -> None:
+def test_no_two_keys_are_alike_and_a_digest_fits_its_own_id_only() -> None:
     keys = [mint(GRANT, now_ms=0) for _ in range(200)]
-    assert len({minted.text for minted in keys}) == 200
-    assert len({minted.key.id for minted in keys}) == 200
-
-
-def test_a_digest_fits_its_own_id_only() -> None:
+    assert len({minted.text for minted in keys}) == len({minted.key.id for minted in keys}) == 200
     assert digest_of("a" * 12, "s" * 43) != digest_of("b" * 12, "s" * 43)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "hg", "hg_", "hg__", None, 5, b"hg_abcdefghijkl_" + b"s" * 43,
-        "hg_abcdefghijkl_" + "s" * 42,
-        "hg_abcdefghijkl_" + "s" * 44,
-        "hg_abcdefghijkl_" + "s" * 42 + "\n",
-        "hg_abcdefghijkl_" + "s" * 43 + "\n",
-        "HG_abcdefghijkl_" + "s" * 43,
-        "hg_ABCDEFGHIJKL_" + "s" * 43,
-        "hg_abcdefghijk_" + "s" * 43,
-        " hg_abcdefghijkl_" + "s" * 43,
-        "hg_abcdefghijkl_" + "é" * 43,
-        "hg_abcdefghijkl_" + "s" * 100_000,
-    ],
-    ids=range(17),
-)  # fmt: skip
-def test_what_is_no_key(text: object) -> None:
-    assert parse_presented(text) is None
+def test_what_is_no_key() -> None:
+    good = "hg_abcdefghijkl_" + "s" * 43
+    assert parse_presented(good) is not None
+    for text in (
+        "", "hg", "hg_", "hg__", None, 5, good.encode(), good[:-1], good + "s", good[:-1] + "\n",
+        good + "\n", "HG" + good[2:], good.replace("abcdefghijkl", "ABCDEFGHIJKL"),
+        good.replace("l_", "_"), " " + good, good.replace("s", "é"), good + "s" * 100_000,
+    ):  # fmt: skip
+        assert parse_presented(text) is None
 
 
 @pytest.mark.parametrize(
     ("scopes", "namespace", "prefix"),
     [
-        ([], "default", None),
-        (["check", "write"], "default", None),
-        ("check", "default", None),
-        (["CHECK"], "default", None),
-        ([None], "default", None),
-        (None, "default", None),
-        (["check"], "a b", None),
-        (["check"], "**", None),
-        (["check"], None, None),
-        (["check"], "default", ""),
-        (["check"], "default", "a#"),
-        (["check"], "default", 5),
+        *[(scopes, "default", None)
+          for scopes in ([], ["check", "write"], "check", ["CHECK"], [None], None)],
+        *[(["check"], namespace, None) for namespace in ("a b", "**", None)],
+        *[(["check"], "default", prefix) for prefix in ("", "a#", 5)],
     ],
-)
+)  # fmt: skip
 def test_grants_that_are_refused(scopes: object, namespace: object, prefix: object) -> None:
     with pytest.raises(ValidationError):
         parse_grant(scopes, namespace, prefix)
@@ -113,25 +91,17 @@ NEEDS = [*itertools.product(KeyScope, ("default", "other", None), ("team-a:1", "
 @pytest.mark.parametrize(("need", "namespace", "entity_id"), NEEDS)
 def test_the_matrix(need: KeyScope, namespace: str | None, entity_id: str | None) -> None:
     """Every need against grants of every width; a narrow grant never reaches a wide thing."""
-    for scopes in (
-        {KeyScope.CHECK},
-        {KeyScope.READ},
-        {KeyScope.ADMIN},
-        {KeyScope.READ, KeyScope.ADMIN},
-    ):
-        for bound, prefix in itertools.product(("default", "*"), (None, "team-a:")):
-            caller = ApiCaller("key:x", Grant(frozenset(scopes), bound, prefix))
-            refusal = caller.refusal_for(need, namespace, entity_id)
-            if bound not in ("*", namespace):
-                expected = DenyReason.NAMESPACE
-            elif prefix is not None and (entity_id is None or not entity_id.startswith(prefix)):
-                expected = DenyReason.ENTITY
-            elif need not in scopes:
-                expected = DenyReason.SCOPE
-            else:
-                assert refusal is None
-                continue
-            assert refusal == Refusal(expected)
+    each = ({KeyScope.CHECK}, {KeyScope.READ}, {KeyScope.ADMIN}, {KeyScope.READ, KeyScope.ADMIN})
+    for scopes, bound, prefix in itertools.product(each, ("default", "*"), (None, "team-a:")):
+        caller = ApiCaller("key:x", Grant(frozenset(scopes), bound, prefix))
+        expected = None
+        if bound not in ("*", namespace):
+            expected = Refusal(DenyReason.NAMESPACE)
+        elif prefix is not None and (entity_id is None or not entity_id.startswith(prefix)):
+            expected = Refusal(DenyReason.ENTITY)
+        elif need not in scopes:
+            expected = Refusal(DenyReason.SCOPE)
+        assert caller.refusal_for(need, namespace, entity_id) == expected
 
 
 def test_foreign_looks_like_missing_and_all_bad_keys_look_alike() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headgate.layers.breaker import BreakerState
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
-from headgate.service.http.deadlines import run_in_thread
 from headgate.service.keys.access import DenyReason
-from headgate.service.metrics.service import SERIES_MAX, TARGETS_MAX, WIRES, ServiceMetrics
-from headgate.service.policies.watch import Watcher
+from headgate.service.metrics import SERIES_MAX, TARGETS_MAX, WIRES, ServiceMetrics
+from headgate.service.policies.policies import Watcher
 from headgate.service.program import Options, Program
-from tests.service.metrics.kit import numbers
+from tests.service.metrics.test_text import numbers
 
 
 def made() -> ServiceMetrics:
@@ -28,44 +28,39 @@ def told(metrics: ServiceMetrics, name: str, **labels: str) -> float:
     return numbers(metrics.render()).get((name, tuple(sorted(labels.items()))), 0)
 
 
-def test_decisions_are_counted_by_place() -> None:
+REFUSED, AWAY = {"code": Code.RATE_LIMIT_EXCEEDED}, {"code": Code.STORAGE_UNAVAILABLE}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "more", "counted", "tokens"),
+    [
+        (True, {}, {"requests": 3}, 21),
+        (False, REFUSED, {"requests": 3, "exceeded": 3}, 0),
+        (True, {"dry_run": True}, {"dry_runs": 3, "requests": 0}, 0),
+        (True, {"degraded": True},
+         {"requests": 3, "storage_fallback": 3, "degraded_admitted": 3, "errors": 0}, 0),
+        (False, {"degraded": True, **AWAY},
+         {"requests": 3, "storage_fallback": 3, "degraded_admitted": 0, "errors": 3}, 0),
+        (True, {"shadowed": True}, {"requests": 3, "shadowed": 3}, 0),
+    ],
+)  # fmt: skip
+def test_decisions_are_counted_by_place(
+    allowed: bool, more: dict[str, Any], counted: dict[str, int], tokens: int
+) -> None:
+    """What took nothing from the store consumed nothing; a limit that is reached is no error."""
     metrics = made()
-    place = {"scope": "user", "resource": "api.search"}
     for _ in range(3):
-        metrics.count_answer(CheckResult(True, "user", "api.search", 7))
-    limited = CheckResult(False, "user", "api.search", 7, code=Code.RATE_LIMIT_EXCEEDED)
-    metrics.count_answer(limited)
-    assert told(metrics, "headgate_requests_total", **place, allowed="true") == 3
-    assert told(metrics, "headgate_requests_total", **place, allowed="false") == 1
-    assert told(metrics, "headgate_exceeded_total", **place) == 1
-    assert told(metrics, "headgate_tokens_consumed_total", **place) == 21
+        metrics.count_answer(CheckResult(allowed, "user", "api.search", 7, **more))
+    place = {"scope": "user", "resource": "api.search"}
+    labels = {
+        "requests": {**place, "allowed": str(allowed).lower()},
+        "exceeded": place,
+        "errors": {"type": "STORAGE_UNAVAILABLE"},
+    }
+    for name, count in {"exceeded": 0, **counted}.items():
+        assert told(metrics, f"headgate_{name}_total", **labels.get(name, {})) == count, name
+    assert told(metrics, "headgate_tokens_consumed_total", **place) == tokens
     assert told(metrics, "headgate_errors_total", type="RATE_LIMIT_EXCEEDED") == 0
-
-
-def test_a_dry_run_is_no_decision() -> None:
-    metrics = made()
-    metrics.count_answer(CheckResult(True, "user", "api.search", 7, dry_run=True))
-    assert told(metrics, "headgate_dry_runs_total") == 1
-    assert told(metrics, "headgate_requests_total", scope="user", resource="api.search", allowed="true") == 0  # fmt: skip  # noqa: E501
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_decisions_without_the_store(allowed: bool) -> None:
-    metrics = made()
-    code = None if allowed else Code.STORAGE_UNAVAILABLE
-    answer = CheckResult(allowed, "user", "api.search", 7, code=code, degraded=True)
-    metrics.count_answer(answer)
-    assert told(metrics, "headgate_storage_fallback_total") == 1
-    assert told(metrics, "headgate_degraded_admitted_total") == int(allowed)
-    assert told(metrics, "headgate_errors_total", type="STORAGE_UNAVAILABLE") == int(not allowed)
-    assert told(metrics, "headgate_tokens_consumed_total", scope="user", resource="api.search") == 0
-
-
-def test_what_a_policy_on_trial_let_pass_took_nothing() -> None:
-    metrics = made()
-    metrics.count_answer(CheckResult(True, "user", "api.search", 7, shadowed=True))
-    assert told(metrics, "headgate_shadowed_total") == 1
-    assert told(metrics, "headgate_tokens_consumed_total", scope="user", resource="api.search") == 0
 
 
 def test_names_nobody_configured_are_other_whoever_sends_them() -> None:
@@ -161,5 +156,5 @@ async def test_a_worker_tells_its_siblings_of_its_breaker(tmp_path: Path) -> Non
     """Whichever of them is scraped: the one whose breaker is open may never be."""
     one, two = (Program.build(Options(store="memory://", board=str(tmp_path))) for _ in range(2))
     one.service.breaker = BreakerState.OPEN
-    await one.tick(run_in_thread)
+    await one.tick()
     assert numbers(two.render())["headgate_breaker_state", ()] == 2

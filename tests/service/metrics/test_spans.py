@@ -61,7 +61,7 @@ async def test_a_check_and_its_store_call(exporter: Any, monkeypatch: pytest.Mon
     assert store.parent.span_id == request.context.span_id
     assert request.attributes["http.response.status_code"] == 200
     assert dict(store.attributes) == {
-        "headgate.core.store": "memory", "headgate.buckets": 1, "headgate.allowed": True,
+        "headgate.store": "memory", "headgate.buckets": 1, "headgate.allowed": True,
     }  # fmt: skip
 
 

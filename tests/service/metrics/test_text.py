@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from headgate.service.metrics.registry import (
+from headgate.service.metrics import (
     CONTENT_TYPE,
     Family,
     Histogram,
@@ -18,7 +18,17 @@ from headgate.service.metrics.registry import (
     number_text,
     render_text,
 )
-from tests.service.metrics.kit import numbers
+
+Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def numbers(text: bytes) -> Numbers:
+    """Every sample of a text, read with Prometheus' own parser, by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parsed(text.decode())
+        for sample in family.samples
+    }
 
 
 def test_the_text_to_the_letter() -> None:

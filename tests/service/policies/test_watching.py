@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headgate.service.policies import policies as policies_file
-from headgate.service.policies.policies import PolicyFileError
-from headgate.service.policies.watch import POLL_MS, ReloadResult, Watcher
+from headgate.service.policies.policies import (
+    POLL_MS,
+    Policies,
+    PolicyFileError,
+    ReloadResult,
+    Watcher,
+)
 
 GOOD = "rate_limits:\n  - {{name: api, scope: user, capacity: {}, refill_rate: 1}}\n"
 BROKEN = "rate_limits:\n  - {name: api, scope: user, capacity: none, refill_rate: 1}\n"
@@ -44,6 +52,11 @@ class Watched:
         spare.write_text(text)
         spare.replace(self.path)
 
+    def becomes(self, text: str) -> tuple[ReloadResult, int]:
+        """What the next look finds, and the capacity in force after it."""
+        self.rewrite(text)
+        return self.look(), capacity(self.watcher)
+
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
@@ -61,49 +74,25 @@ def test_a_change_is_seen_at_the_next_look_and_not_before_it_is_time(watched: Wa
     assert watched.watcher.look(watched.now_ms + POLL_MS + 1) is ReloadResult.EARLY
 
 
-def test_a_look_at_once_does_not_wait(watched: Watched) -> None:
-    watched.rewrite(GOOD.format(20))
-    assert watched.watcher.look(watched.now_ms, at_once=True) is ReloadResult.LOADED
-
-
-def test_broken_then_fixed(watched: Watched) -> None:
-    watched.rewrite(BROKEN)
-    assert watched.look() is ReloadResult.BROKEN
-    assert capacity(watched.watcher) == 10, "the old policies stay"
-    assert str(watched.watcher.trouble).startswith(f"{watched.path}:2:40: capacity must be")
+def test_broken_then_fixed_or_as_it_was(watched: Watched) -> None:
+    watcher, before = watched.watcher, watched.watcher.current
+    assert watched.becomes(BROKEN) == (ReloadResult.BROKEN, 10), "the old policies stay"
+    assert str(watcher.trouble).startswith(f"{watched.path}:2:40: capacity must be")
     assert [watched.look() for _ in range(3)] == [ReloadResult.SAME] * 3, "told once"
-    assert watched.watcher.failures == 1
-    watched.rewrite(GOOD.format(30))
-    assert watched.look() is ReloadResult.LOADED
-    assert capacity(watched.watcher) == 30
-    assert watched.watcher.trouble is None
-    assert watched.told == [ReloadResult.BROKEN, ReloadResult.LOADED]
-    assert (watched.watcher.loads, watched.watcher.failures) == (2, 1)
-
-
-def test_broken_in_another_way_is_told_again(watched: Watched) -> None:
-    for failures, text in ((1, BROKEN), (2, "rate_limits: [")):
-        watched.rewrite(text)
-        assert watched.look() is ReloadResult.BROKEN
-        assert watched.watcher.failures == failures
-
-
-def test_broken_then_as_it_was(watched: Watched) -> None:
-    before = watched.watcher.current
-    watched.rewrite(BROKEN)
-    watched.look()
-    watched.rewrite(GOOD.format(10))
-    assert watched.look() is ReloadResult.OVER
-    assert watched.watcher.trouble is None
-    assert watched.watcher.current is before
-    assert watched.watcher.loads == 1
+    assert watcher.failures == 1
+    assert watched.becomes("rate_limits: [") == (ReloadResult.BROKEN, 10), "in another way"
+    assert watcher.failures == 2
+    assert watched.becomes(GOOD.format(10)) == (ReloadResult.OVER, 10)
+    assert (watcher.trouble, watcher.current is before, watcher.loads) == (None, True, 1)
+    watched.becomes(BROKEN)
+    assert watched.becomes(GOOD.format(30)) == (ReloadResult.LOADED, 30)
+    assert (watcher.trouble, watcher.loads, watcher.failures) == (None, 2, 3)
+    assert watched.told == ["broken", "broken", "over", "broken", "loaded"]
 
 
 @pytest.mark.parametrize("text", ["", "# all gone\n", "rate_limits: [", "\x00"])
 def test_an_emptied_or_torn_file_changes_nothing(watched: Watched, text: str) -> None:
-    watched.rewrite(text)
-    assert watched.look() is ReloadResult.BROKEN
-    assert capacity(watched.watcher) == 10
+    assert watched.becomes(text) == (ReloadResult.BROKEN, 10)
 
 
 def test_a_deleted_file_leaves_the_policies_and_says_so(watched: Watched) -> None:
@@ -112,25 +101,24 @@ def test_a_deleted_file_leaves_the_policies_and_says_so(watched: Watched) -> Non
     assert [watched.look() for _ in range(2)] == [ReloadResult.SAME] * 2
     assert capacity(watched.watcher) == 10
     assert "cannot be read" in str(watched.watcher.trouble)
-    watched.path.write_text(GOOD.format(40))
-    assert watched.look() is ReloadResult.LOADED
-    assert capacity(watched.watcher) == 40
-
-
-def test_a_directory_in_its_place(watched: Watched) -> None:
-    watched.path.unlink()
     watched.path.mkdir()
     assert watched.look() is ReloadResult.BROKEN
     assert "is not a file" in str(watched.watcher.trouble)
+    watched.path.rmdir()
+    assert watched.becomes(GOOD.format(40)) == (ReloadResult.LOADED, 40)
 
 
-def test_a_file_touched_or_replaced_by_its_like_is_no_reload(watched: Watched) -> None:
+def test_a_file_touched_or_replaced_by_its_like_is_no_reload(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = watched.watcher.current
     os.utime(watched.path, ns=(1, 1))
     assert watched.look() is ReloadResult.SAME
-    watched.rewrite(GOOD.format(10))
-    assert watched.look() is ReloadResult.SAME
+    assert watched.becomes(GOOD.format(10)) == (ReloadResult.SAME, 10)
     assert watched.watcher.current is before
+    assert watched.look() is ReloadResult.SAME
+    monkeypatch.delattr(policies_file, "read_bounded")  # a settled file is not read again
+    assert watched.look() is ReloadResult.SAME
     assert watched.told == []
 
 
@@ -142,18 +130,6 @@ def test_a_second_write_within_one_tick_of_the_time_stamp_is_seen(watched: Watch
     os.utime(watched.path, ns=(5, 5))
     assert watched.look() is ReloadResult.LOADED, "same file, same size, same time stamp"
     assert capacity(watched.watcher) == 30
-
-
-def test_a_settled_file_is_not_read_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert [watched.look(), watched.look()] == [ReloadResult.SAME] * 2
-
-    def read(path: object) -> bytes:
-        raise AssertionError("read")
-
-    monkeypatch.setattr(policies_file, "read_bounded", read)
-    assert watched.look() is ReloadResult.SAME
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_taken_up(
@@ -185,8 +161,8 @@ class Mounted:
         self.root = root
         self.turn = 0
         self.swap(text)
-        (root / "policies.yaml").symlink_to("..data/policies.yaml")
         self.path = root / "policies.yaml"
+        self.path.symlink_to("..data/policies.yaml")
 
     def swap(self, text: str) -> None:
         self.turn += 1
@@ -196,10 +172,7 @@ class Mounted:
         spare = self.root / "..data_tmp"
         spare.symlink_to(held.name)
         spare.replace(self.root / "..data")
-        old = self.root / f"..2026_{self.turn - 1}"
-        if old.exists():
-            (old / "policies.yaml").unlink()
-            old.rmdir()
+        shutil.rmtree(self.root / f"..2026_{self.turn - 1}", ignore_errors=True)
 
 
 def test_a_config_map_swapped_twice_broken_and_fixed(tmp_path: Path) -> None:
@@ -217,12 +190,14 @@ def test_a_config_map_swapped_twice_broken_and_fixed(tmp_path: Path) -> None:
 
 
 def test_without_a_usable_file_there_is_no_start(tmp_path: Path) -> None:
-    path = tmp_path / "policies.yaml"
+    path, copy = tmp_path / "policies.yaml", tmp_path / "copy"
     with pytest.raises(PolicyFileError, match="cannot be read"):
         Watcher(path, 0)
     path.write_text(BROKEN)
-    with pytest.raises(PolicyFileError, match=r"policies\.yaml:2:40"):
-        Watcher(path, 0)
+    copy.write_text("rate_limits: [")
+    for last_good in (None, str(copy)):
+        with pytest.raises(PolicyFileError, match=r"policies\.yaml:2:40"):
+            Watcher(path, 0, last_good=last_good)
 
 
 def test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one(tmp_path: Path) -> None:
@@ -245,50 +220,55 @@ def test_who_starts_while_the_file_is_broken_goes_by_the_last_good_one(tmp_path:
     assert capacity(Watcher(path, 0, last_good=copy)) == 20
 
 
-def test_a_copy_that_is_no_good_either_is_no_start(tmp_path: Path) -> None:
-    path, copy = tmp_path / "policies.yaml", tmp_path / "copy"
-    path.write_text(BROKEN)
-    copy.write_text("rate_limits: [")
-    with pytest.raises(PolicyFileError, match=r"policies\.yaml:2:40"):
-        Watcher(path, 0, last_good=str(copy))
-
-
 def test_a_slow_look_does_not_undo_a_later_one(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An admin's look begins and ends while the poll's is still reading the file as it was."""
+    """An admin's look begins while the poll's is still reading the file as it was."""
     real: Callable[[str], bytes] = policies_file.read_bounded
     watched.rewrite(GOOD.format(20))
+    at_once = partial(watched.watcher.look, watched.now_ms, at_once=True)
+    later: list[Future[ReloadResult]] = []
 
     def slow(path: str) -> bytes:
         content = real(path)
         monkeypatch.setattr(policies_file, "read_bounded", real)
         monkeypatch.setattr(policies_file, "identify", lambda path: before)
         watched.rewrite(GOOD.format(30))
-        monkeypatch.setattr(policies_file, "identify", identify)
-        assert watched.watcher.look(watched.now_ms, at_once=True) is ReloadResult.LOADED
-        monkeypatch.setattr(policies_file, "identify", lambda path: before)
+        later.append(threads.submit(at_once))
+        wait(later, timeout=0.1)  # it must be there only after this one
         return content
 
-    identify = policies_file.identify
-    before = identify(str(watched.path))
+    before = policies_file.identify(str(watched.path))
     monkeypatch.setattr(policies_file, "read_bounded", slow)
-    assert watched.look() is ReloadResult.SAME
+    with ThreadPoolExecutor() as threads:
+        assert watched.look() is ReloadResult.LOADED
+    assert later[0].result() is ReloadResult.LOADED
     assert capacity(watched.watcher) == 30
 
 
-def test_another_store_needs_a_restart_and_is_told(watched: Watched) -> None:
-    watched.rewrite(GOOD.format(10) + "runtime: {fail_open: true}\n")
-    watched.look()
-    assert not watched.watcher.restart_needed
-    watched.rewrite(GOOD.format(10) + "runtime: {store: 'memory://'}\n")
-    watched.look()
-    assert watched.watcher.restart_needed
+def test_a_file_whose_check_failed_is_checked_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(content: bytes, file: str) -> Policies:
+        raise MemoryError
 
-
-def test_unchanged_rules_outlive_a_reload(watched: Watched) -> None:
-    before = watched.watcher.current.limits_for("user", "x")
-    watched.rewrite(GOOD.format(10) + "token_costs: [{endpoint: /a, tokens: 3}]\n")
+    watched.rewrite(GOOD.format(20))
+    with monkeypatch.context() as patched:
+        patched.setattr(policies_file, "check_content", fail)
+        with pytest.raises(MemoryError):
+            watched.look()
     assert watched.look() is ReloadResult.LOADED
+    assert capacity(watched.watcher) == 20
+
+
+def test_unchanged_rules_outlive_a_reload_and_another_store_needs_a_restart(
+    watched: Watched,
+) -> None:
+    before = watched.watcher.current.limits_for("user", "x")
+    more = "token_costs: [{endpoint: /a, tokens: 3}]\nruntime: {fail_open: true}\n"
+    assert watched.becomes(GOOD.format(10) + more) == (ReloadResult.LOADED, 10)
     assert watched.watcher.current.cost_of("/a") == 3
     assert watched.watcher.current.limits_for("user", "x") is before
+    assert not watched.watcher.restart_needed
+    watched.becomes(GOOD.format(10) + "runtime: {store: 'memory://'}\n")
+    assert watched.watcher.restart_needed

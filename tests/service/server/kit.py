@@ -240,7 +240,8 @@ class Papers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in ("ca", "other"):
-            self._openssl(*self._asking(name), "-x509", "-days", "2", "-out", f"{name}.pem")
+            usage = ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 asks for it
+            self._openssl(*self._asking(name), "-x509", *usage, "-days", "2", "-out", f"{name}.pem")
         self._sign("server", "IP:127.0.0.1,DNS:localhost")
         self._sign("checkout", "DNS:checkout.internal,URI:spiffe://corp/checkout")
         self._sign("nobody", "DNS:nobody.internal")

@@ -17,6 +17,7 @@ import grpc
 import httpx
 import pytest
 
+from headgate.core.runtime import run_program
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.http.asgi import Rest
@@ -24,12 +25,12 @@ from headgate.service.program import Program
 from headgate.service.server.options import read_options
 from headgate.service.server.serve import set_up_logs, startup_message
 from headgate.service.settings import OnUndecided, OnUnknown
+from tests.service.envoy.proxies import free_port
 from tests.service.http.kit import call, until
 from tests.service.server.kit import (
     ASK,
     CHECK,
     Running,
-    environment,
     policy,
     process_state_kept,
     program,
@@ -62,15 +63,6 @@ def test_the_first_minute(tmp_path: Path) -> None:
         running.send(signal.SIGINT)
         assert running.process.wait(30) == 0
     assert (tmp_path / "data" / "headgate.db").exists()
-
-
-def test_what_was_taken_is_taken_after_a_restart(tmp_path: Path) -> None:
-    file = tmp_path / "policies.yaml"
-    file.write_text(policy(10))
-    for left in (9, 8):
-        with program("--data-dir", str(tmp_path / "data"), "--policies", str(file)) as running:
-            assert remaining(running) == left
-            assert running.end() == 0
 
 
 def built(*arguments: str, **environ: str) -> tuple[Program, str]:
@@ -127,11 +119,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def running(file: Path) -> Iterator[Running]:
     """With policies, and with gRPC beside REST."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     file.write_text(policy(1000))
-    options = ("--store", "memory://", "--policies", str(file), "--grpc-port", str(port))
+    options = ("--store", "memory://", "--policies", str(file), "--grpc-port", str(free_port()))
     with program(*options) as found:
         yield found
 
@@ -180,6 +169,7 @@ async def test_keys_from_the_command_line(tmp_path: Path, kept_in: str) -> None:
     [
         (["--host", "0.0.0.0"], "without keys"),
         (["--port", "70000"], "65535"),
+        (["--store", "memory://", "--port", "TAKEN"], "cannot listen"),
         (["--workers", "0"], "whole number"),
         (["--store", "nonsense://secret@host"], "--store"),
         (["--store", "memory://", "--workers", "2"], "memory://"),
@@ -195,20 +185,15 @@ async def test_keys_from_the_command_line(tmp_path: Path, kept_in: str) -> None:
     ],
 )
 def test_what_cannot_be_is_told(arguments: list[str], said: str) -> None:
-    ended = run_main(*arguments)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        ended = run_main(*[port if one == "TAKEN" else one for one in arguments])
     assert ended.code == 2
     assert said in ended.stderr
     assert "secret" not in ended.stderr
     assert ended.stdout == ""
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        ended = run_main("--store", "memory://", "--port", str(taken.getsockname()[1]))
-    assert ended.code == 2
-    assert "cannot listen" in ended.stderr
 
 
 def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
@@ -218,11 +203,9 @@ def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
     said = built(STORE="memory://", FAIL_OPEN="true")[1]
     assert "memory://" in said
     assert "fails     open" in said
-    assert "fails     closed" in built("--fail-open", "false", STORE="memory://", FAIL_OPEN="1")[1]
-
-
-def test_what_is_chosen_for_strangers_and_envoy_reaches_the_settings() -> None:
-    found, _ = built("--unknown", "deny", "--envoy-undecided", "allow", STORE="memory://")
+    options = ("--fail-open", "false", "--unknown", "deny", "--envoy-undecided", "allow")
+    found, said = built(*options, STORE="memory://", FAIL_OPEN="1")
+    assert "fails     closed" in said
     chosen = (found.settings.unknown, found.options.envoy_undecided)
     assert chosen == (OnUnknown.DENY, OnUndecided.ALLOW)
 
@@ -238,15 +221,6 @@ async def test_a_store_that_is_away_at_the_start_is_waited_for() -> None:
         await found.close()
 
 
-def test_importing_headgate_imports_no_server() -> None:
-    names = ("uvicorn", "starlette", "msgspec", "yaml")
-    code = f"import headgate, sys; print([name for name in {names} if name in sys.modules])"
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60
-    )
-    assert ended.stdout.strip() == "[]"
-
-
 def test_the_servers_own_warnings_follow_the_level() -> None:
     """Anybody can make it warn, a line for every request that is none."""
     with process_state_kept():
@@ -256,3 +230,32 @@ def test_the_servers_own_warnings_follow_the_level() -> None:
         set_up_logs("debug")
         assert not logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO)
         assert logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
+
+
+@pytest.mark.parametrize(("name", "package"), [("service", "service"), ("demo", "service.demo")])
+def test_without_its_packages_a_program_says_which(name: str, package: str) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['uvicorn'] = None\n"
+        f"from headgate.{package}.__main__ import start\n"
+        "sys.exit(start())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert f"the {name} needs a package that is not installed (uvicorn)" in ended.stderr
+    assert "pip install 'headgate[service]'" in ended.stderr
+
+
+def test_a_module_of_ours_that_is_missing_is_a_fault() -> None:
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
+        run_program("headgate.nowhere:main", "it", extra="service")
+    assert run_program("os:getpid", "it", extra="service") > 0  # the exit code is the program's
+
+
+def test_what_was_taken_is_taken_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(policy(10))
+    for left in (9, 8):
+        with program("--data-dir", str(tmp_path / "data"), "--policies", str(file)) as running:
+            assert remaining(running) == left
+            assert running.end() == 0

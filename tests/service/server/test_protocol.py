@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.service.http.express import Express
-from headgate.service.http.read import BATCH_BYTES_MAX
-from headgate.service.server import protocol as serve_protocol
+from headgate.service.http.messages import BATCH_BYTES_MAX
 from headgate.service.server.options import read_options
 from headgate.service.server.protocol import (
     HEAD_BYTES_MAX,
@@ -28,7 +27,7 @@ from headgate.service.server.protocol import (
 )
 from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
 from proof.size import sized
-from tests.service.decide.kit import World
+from tests.service.decide.kit import Held, World
 from tests.service.http.kit import rest_of, served, until
 
 TURNS = 60
@@ -131,9 +130,8 @@ class Wire:
 class Stage:
     def __init__(self, *, express: bool = True) -> None:
         rest = rest_of(World())
-        config = config_of(
-            read_options(["--store", "memory://"], {}), rest, rest if express else None
-        )
+        options = read_options(["--store", "memory://"], {})
+        config = config_of(options, rest, rest if express else None)
         config.load()
         state = Server(config).server_state
         state.default_headers = [(b"date", b"Thu, 01 Jan 2026 00:00:00 GMT")]
@@ -156,12 +154,6 @@ class Stage:
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
-    async def leave(self) -> None:
-        self.protocol.connection_lost(None)
-        await self.turns()
-        assert not self.protocol.tasks
-        assert not self.clock.due
-
     @property
     def statuses(self) -> list[int]:
         return [int(one) for one in STATUS.findall(self.wire.written)]
@@ -173,7 +165,10 @@ async def staged(*, express: bool = True) -> AsyncIterator[Stage]:
     try:
         yield stage
     finally:
-        await stage.leave()
+        stage.protocol.connection_lost(None)
+        await stage.turns()
+        assert not stage.protocol.tasks
+        assert not stage.clock.due
 
 
 EXPRESS = [
@@ -304,10 +299,14 @@ async def test_while_the_client_does_not_read_nothing_is_parsed_and_it_has_a_dea
         assert stage.statuses == [200] * 4
         assert stage.wire.reads
         stage.protocol.pause_writing()
-        stage.clock.pass_s(UNREAD_S - 1)
-        assert not stage.wire.ended
-        stage.clock.pass_s(1)
-        assert stage.wire.ended == "abort"
+        await has_unread_deadline(stage)
+
+
+async def has_unread_deadline(stage: Stage) -> None:
+    stage.clock.pass_s(UNREAD_S - 1)
+    assert not stage.wire.ended
+    stage.clock.pass_s(1)
+    assert stage.wire.ended == "abort"
 
 
 async def test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline() -> None:
@@ -316,10 +315,7 @@ async def test_an_answer_that_is_not_read_while_it_is_written_has_a_deadline() -
         stage.protocol.pause_writing()
         await stage.turns()
         assert stage.statuses == []
-        stage.clock.pass_s(UNREAD_S - 1)
-        assert not stage.wire.ended
-        stage.clock.pass_s(1)
-        assert stage.wire.ended == "abort"
+        await has_unread_deadline(stage)
 
 
 async def test_an_answer_that_is_the_last_must_be_read_in_time_too() -> None:
@@ -355,34 +351,26 @@ async def test_a_head_has_its_time(before: bytes) -> None:
             assert not stage.wire.ended
         stage.clock.pass_s(2)
         assert stage.wire.ended == "abort"
-
-
-async def test_who_says_nothing_at_all_is_not_waited_for() -> None:
-    async with staged() as stage:
-        stage.clock.pass_s(HEAD_S)
-        assert stage.wire.ended == "abort"
+    async with staged() as silent:  # who says nothing at all is not waited for, either
+        silent.clock.pass_s(HEAD_S)
+        assert silent.wire.ended == "abort"
 
 
 TOO_MANY = request(b"x" * 2000, length=10 * LEFTOVER_BYTES_MAX)
 
 
-async def test_the_rest_of_a_request_that_was_answered_has_its_time() -> None:
+@pytest.mark.parametrize("by", ["time", "bytes"])
+async def test_the_rest_of_a_request_that_was_answered_has_its_time(by: str) -> None:
+    """And its bound."""
     async with staged() as stage:
         await stage.send(TOO_MANY)
-        assert stage.statuses == [413]
-        for _ in range(3):
-            await stage.send(b"x" * 1000)
-        stage.clock.pass_s(HEAD_S)
-        assert stage.wire.ended == "abort"
-
-
-async def test_the_rest_of_a_request_that_was_answered_has_its_bound() -> None:
-    async with staged() as stage:
-        await stage.send(TOO_MANY)
-        for _ in range(LEFTOVER_BYTES_MAX // BATCH_BYTES_MAX):
+        if by == "time":
+            await stage.send(*[b"x" * 1000] * 3)
+            stage.clock.pass_s(HEAD_S)
+        else:
+            await stage.send(*[b"x" * BATCH_BYTES_MAX] * (LEFTOVER_BYTES_MAX // BATCH_BYTES_MAX))
             assert not stage.wire.ended
-            await stage.send(b"x" * BATCH_BYTES_MAX)
-        await stage.send(b"x")
+            await stage.send(b"x")
         assert stage.wire.ended == "abort"
         assert stage.statuses == [413]
 
@@ -411,27 +399,22 @@ async def test_head_and_trailers_have_a_bound(pieces: list[bytes]) -> None:
         assert stage.wire.ended == "abort"
 
 
-async def test_a_body_that_turns_out_malformed_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("pieces", "statuses", "ended"),
+    [
+        ([request(), CHUNKED + b"zz\r\n"], [200, 400], "eof"),
+        # It waits for the answers before it.
+        ([GET + b"nonsense\r\n\r\n"], [200, 400], "eof"),
+        # In one slice with an unanswered request its own answer could only be written before that.
+        ([GET + request() + CHUNKED + b"zz\r\n"], [200, 200], ""),
+    ],
+)
+async def test_what_turns_out_malformed_is_refused_and_ends_the_connection(
+    pieces: list[bytes], statuses: list[int], ended: str
+) -> None:
     async with staged() as stage:
-        await stage.send(request(), CHUNKED + b"zz\r\n")
-        assert stage.statuses == [200, 400]
-        assert stage.wire.ended == "eof"
-
-
-async def test_one_in_the_same_slice_as_an_unanswered_request_ends_the_connection() -> None:
-    """After the answer to the other; its own could only be written before that."""
-    async with staged() as stage:
-        await stage.send(GET + request() + CHUNKED + b"zz\r\n")
-        assert stage.statuses == [200, 200]
-        stage.clock.pass_s(HEAD_S)
-        assert stage.wire.ended == "abort"
-
-
-async def test_a_refusal_waits_for_the_answers_before_it() -> None:
-    async with staged() as stage:
-        await stage.send(GET + b"nonsense\r\n\r\n")
-        assert stage.statuses == [200, 400]
-        assert stage.wire.ended == "eof"
+        await stage.send(*pieces)
+        assert (stage.statuses, stage.wire.ended) == (statuses, ended)
         stage.clock.pass_s(HEAD_S)
         assert stage.wire.ended == "abort"
 
@@ -463,12 +446,7 @@ def test_a_store_that_is_waited_for_has_a_task_and_a_deadline() -> None:
     rest.at_once = False
     with served(rest) as (url, server):
         assert exchange(url, request(BODY, CLOSE)).startswith(b"HTTP/1.1 200")
-        let_go = asyncio.Event()
-
-        async def hang(*_: Any) -> Any:
-            await let_go.wait()
-
-        world.store.consume = hang  # type: ignore[method-assign, assignment]
+        Held(world.store, "consume")
         said = exchange(url, request(), GET.replace(b"\r\n\r\n", b"\r\n%b\r\n\r\n" % CLOSE))
         assert said.startswith(b"HTTP/1.1 504") or b"DEADLINE_EXCEEDED" in said
         until(lambda: not server.server_state.tasks)
@@ -489,21 +467,6 @@ def test_an_answer_that_waits_after_all_is_finished_in_a_task() -> None:
         said = exchange(url, request(BODY, CLOSE))
     assert said.startswith(b"HTTP/1.1 200")
     assert json.loads(said.partition(b"\r\n\r\n")[2])["allowed"] is True
-
-
-def test_a_head_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_protocol, "HEAD_S", 0.2)
-    with (
-        served(rest_of(World())) as (url, _),
-        connect(url) as silent,
-        connect(url) as slow,
-        connect(url) as second,
-    ):
-        slow.sendall(GET[:-2])
-        second.sendall(GET)
-        assert second.recv(65536).startswith(b"HTTP/1.1 200")
-        second.sendall(GET[:-2])  # the second request of a connection is not waited for either
-        assert [all_of(one) for one in (silent, slow, second)] == [b""] * 3
 
 
 def test_there_is_a_bound_on_connections() -> None:

@@ -10,7 +10,7 @@ import pytest
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.stores.dynamodb import engine
 from tests.stores.dynamodb.client.kit import Canned
-from tests.stores.dynamodb.sharding.kit import engine_with_table, store_on
+from tests.stores.dynamodb.kit import engine_with_table, store_on
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ class Engine:
 def start(owner: int | None = None, services: str = STORE_SERVICES) -> Engine:
     """A new engine on a free port, answering; it outlives its `owner` by a second at most."""
     python = environment()
-    port = _free_port()
+    port = free_port()
     folder = tempfile.mkdtemp(prefix="headgate-ministack-")
     log = Path(folder) / "log"
     with log.open("wb") as out:
@@ -174,11 +174,10 @@ def _has_ministack(python: Path) -> bool:
     return any((python.parent.parent / "lib").glob("python3*/site-packages/ministack/app.py"))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return probe.getsockname()[1]
 
 
 def _answers(port: int) -> bool:

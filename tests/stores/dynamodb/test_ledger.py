@@ -1,29 +1,41 @@
-"""History in the table: usage against the reference model, pages of audit, expiry, trimming."""
+"""History in the table: beside the reference model, expiry, trimming."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 from typing import Any
 
 import pytest
 
-from headgate.core.decision import Demand
+from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.errors import ValidationError
-from headgate.core.history import UsageQuery, UsageSnapshot, WindowUsage, audit_event
+from headgate.core.history import UsageQuery, WindowUsage, audit_event
 from headgate.core.limits import Limit
-from headgate.core.record import HOUR_MS, BucketKey, Terms
+from headgate.core.record import HOUR_MS
 from headgate.core.runtime import run
+from headgate.repository import Repository, open_backend
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.catalog.items import usage_key
+from headgate.stores.dynamodb.catalog.items import (
+    AUDIT_KEPT_MS,
+    DAYS_MAX,
+    NOTES,
+    REFRESH_MS,
+    USAGE_KEPT_MS,
+    Retention,
+    RetentionPeriods,
+    as_json,
+    usage_key,
+)
 from headgate.stores.dynamodb.client.calls import TableMissing
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.memory import open_memory
+from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.create import check, prepare
 from proof.model.engine import Engine
-from tests.stores.dynamodb.catalog.kit import (
+from proof.model.port import ModelPort
+from tests.stores.dynamodb.kit import (
     NOW_MS,
+    TABLE,
     Watched,
     YieldingPort,
     model_port,
@@ -32,9 +44,7 @@ from tests.stores.dynamodb.catalog.kit import (
     table_at,
     table_of,
 )
-
-DAY_MS = 24 * HOUR_MS
-TERMS = Terms((Limit.per_second("rps", 100).spec, Limit.per_second("t.p-s", 10_000).spec))
+from tests.stores.ledger_suite import DAY_MS, LedgerModel
 
 
 @pytest.fixture
@@ -42,95 +52,8 @@ def backend() -> Backend:
     return prepared()
 
 
-@pytest.fixture
-def both() -> list[tuple[Backend, str]]:
-    """The reference model and a table, with a namespace in each."""
-    return [(backend, registered(backend)) for backend in (open_memory(), prepared())]
-
-
-def all_pages(backend: Backend, namespace: str, **wanted: Any) -> list[list[UsageSnapshot]]:
-    found: list[list[UsageSnapshot]] = []
-    cursor: str | None = None
-    for _ in range(1000):
-        query = UsageQuery(**wanted, cursor=cursor)
-        page = run(backend.ledger.usage(namespace, query, NOW_MS + 90 * DAY_MS))
-        found.append(list(page.items))
-        if (cursor := page.cursor) is None:
-            return found
-    raise AssertionError("the pages do not end")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_usage_equals_the_reference(seed: int, both: list[tuple[Backend, str]]) -> None:
-    dice = random.Random(seed)
-    now_ms = NOW_MS
-    for _ in range(120):
-        now_ms += dice.choice((0, 1, 60_000, HOUR_MS, 5 * HOUR_MS, DAY_MS))
-        entity_id, resource = dice.choice(("a", "a:b", "b")), dice.choice(("r", "r/s", "s"))
-        amounts = (dice.randint(0, 9) * 1000, dice.randint(0, 900) * 1000)
-        back = dice.random() < 0.2
-        for backend, ns in both:
-            demand = Demand(BucketKey(ns, entity_id, resource), TERMS, amounts)
-            assert run(backend.store.consume([demand], now_ms)).allowed
-            if back:
-                run(backend.store.adjust([demand.inverse()], now_ms))
-    middle_ms = (NOW_MS + now_ms) // 2
-    queries: list[dict[str, Any]] = [
-        {},
-        {"limit": 7},
-        {"limit": 1, "window_type": "monthly"},
-        {"window_type": "hourly", "limit": 10},
-        {"window_type": "monthly"},
-        {"entity_id": "a", "window_type": "daily", "limit": 3},
-        {"entity_id": "a:b", "resource": "r"},
-        {"entity_id": "nobody"},
-        {"resource": "r/s", "limit": 4},
-        {"resource": "r", "window_type": "hourly", "limit": 3},
-        {"resource": "s", "start_ms": middle_ms, "limit": 5},
-        {"end_ms": middle_ms, "limit": 9},
-        {"start_ms": middle_ms, "end_ms": middle_ms + 3 * DAY_MS, "limit": 2},
-        {"start_ms": middle_ms, "end_ms": middle_ms},
-        {"start_ms": -(10**20), "end_ms": 10**20, "limit": 50},
-        {"start_ms": 10**20},
-        {"end_ms": -(10**20)},
-    ]
-    for query in queries:
-        pages = [all_pages(b, ns, **query) for b, ns in both]
-        assert pages[0] == pages[1], query
-    border_ms = middle_ms // HOUR_MS * HOUR_MS
-    gone = [run(b.ledger.trim(usage_before_ms=border_ms, audit_before_ms=0)) for b, _ in both]
-    assert gone[0] == gone[1] > 10
-    pages = [all_pages(b, ns) for b, ns in both]
-    assert pages[0] == pages[1]
-
-
-def test_a_cursor_goes_with_another_query(both: list[tuple[Backend, str]]) -> None:
-    """A caller may narrow or widen a query between pages; the cursor is a place in time."""
-    for hour, entity_id, resource in itertools.product(range(5), "ab", "rst"):
-        for backend, ns in both:
-            demand = Demand(BucketKey(ns, entity_id, resource), TERMS, (1000, 0))
-            run(backend.store.consume([demand], NOW_MS + hour * HOUR_MS))
-    reference, ns = both[0]
-    cursor: str | None = None
-    for _ in range(12):
-        page = run(reference.ledger.usage(ns, UsageQuery(limit=3, cursor=cursor), NOW_MS))
-        cursor = page.cursor
-        assert cursor is not None
-        for query in (
-            UsageQuery(resource="s", cursor=cursor, limit=4),
-            UsageQuery(window_type="daily", cursor=cursor, limit=4),
-            UsageQuery(entity_id="b", cursor=cursor, limit=4),
-            UsageQuery(cursor=cursor, limit=1, end_ms=NOW_MS + 2 * HOUR_MS),
-        ):
-            pages = [run(b.ledger.usage(space, query, NOW_MS)) for b, space in both]
-            assert pages[0] == pages[1], query
-
-
-@pytest.mark.parametrize("cursor", ["", "x", "1#2#3", "-1#hourly#a#r", "²#hourly#a#r", "1#" * 400])
-def test_a_cursor_of_somebody_else_s_is_refused(cursor: str, backend: Backend) -> None:
-    ns = registered(backend)
-    with pytest.raises(ValidationError):
-        run(backend.ledger.usage(ns, UsageQuery(cursor=cursor), NOW_MS))
+class TestModel(LedgerModel):
+    """Page by page."""
 
 
 def test_rows_are_kept_as_long_as_their_windows_are_long(backend: Backend) -> None:
@@ -175,23 +98,6 @@ def test_adding_nothing_asks_nothing_and_trouble_is_raised() -> None:
         run(ledger.add_usage("n" * 11, "a", "r", [WindowUsage("hourly", 0, {}, 1)]))
 
 
-def test_audit_comes_page_by_page_and_of_one_subject(backend: Backend) -> None:
-    ns = registered(backend)
-    for n in range(25):
-        for subject in ("a", "a:b"):
-            event = audit_event(NOW_MS + n, "did", subject, None, n=n)
-            run(backend.ledger.append(ns, event))
-    found: list[int] = []
-    before: str | None = None
-    while True:
-        page = run(backend.ledger.audit(ns, "a", limit=4, before=before))
-        if not page:
-            break
-        found += [event.details["n"] for event in page]
-        before = page[-1].event_id
-    assert found == list(range(24, -1, -1))
-
-
 @pytest.mark.parametrize("subject", ["$\ud800", "$" + "x" * 5000, "$"])
 def test_nobody_has_no_audit(subject: str, backend: Backend) -> None:
     ns = registered(backend)
@@ -213,3 +119,103 @@ def test_trimming_reaches_deleted_namespaces_and_leaves_the_rest(backend: Backen
     assert len(run(ledger.usage(kept, UsageQuery(), NOW_MS)).items) == 2
     assert len(run(ledger.audit(kept, "a", limit=9, before=None))) == 2
     assert len(run(ledger.audit(kept, "$SYSTEM", limit=9, before=None))) == 1
+
+
+# How long history is kept: the URL's word, the table's, or for long; and when it is looked up.
+
+NOTED = {"audit_retention_days": 7, "usage_retention_days": 30, "snapshot_windows": "hourly"}
+DAY_S = 86_400
+
+
+def noted(**notes: Any) -> Any:
+    return {NOTES: as_json(notes)}
+
+
+def test_the_url_stands_above_the_table_and_the_table_above_the_default() -> None:
+    assert Retention().learn({}, 0) == RetentionPeriods(AUDIT_KEPT_MS, USAGE_KEPT_MS)
+    assert Retention().learn(noted(**NOTED), 0) == RetentionPeriods(
+        7 * DAY_MS, {"hourly": 30 * DAY_MS}
+    )
+    periods = Retention(audit_days=1, usage_days=2).learn(noted(**NOTED), 0)
+    assert periods == RetentionPeriods(DAY_MS, {"hourly": 2 * DAY_MS})
+
+
+@pytest.mark.parametrize("strange", [0, -1, True, 1.5, "7", None, DAYS_MAX + 1, [7]])
+def test_a_strange_note_is_as_none(strange: object) -> None:
+    periods = Retention().learn(noted(audit_retention_days=strange, snapshot_windows=strange), 0)
+    assert periods == RetentionPeriods(AUDIT_KEPT_MS, USAGE_KEPT_MS)
+
+
+def test_the_record_is_read_once_and_again_after_a_while() -> None:
+    reads: list[object] = []
+
+    async def get(key: object) -> Any:
+        reads.append(key)
+        return noted(audit_retention_days=len(reads))
+
+    retention = Retention()
+    for now_ms in (5, 6, REFRESH_MS + 4):
+        assert run(retention.periods(get, now_ms)).audit_ms == DAY_MS
+    assert run(retention.periods(get, REFRESH_MS + 5)).audit_ms == 2 * DAY_MS
+    assert len(reads) == 2
+
+
+def opened(port: ModelPort, **options: int) -> SyncRepository:
+    backend = over_port(port, TABLE, blocking=True, retention=Retention(**options))
+    return SyncRepository(_core=Repository(clock=lambda: NOW_MS, _blocking=True, _backend=backend))
+
+
+def ends_in_days(port: ModelPort, pk: str, sk: str) -> dict[str, float]:
+    items = run(table_at("", name=TABLE, port=port).every(ask.query(TABLE, pk, ask.begins(sk))))
+    return {item["SK"]["S"]: (int(item["ttl"]["N"]) - NOW_MS / 1000) / DAY_S for item in items}
+
+
+@pytest.mark.parametrize(("options", "days"), [({}, 7), ({"audit_days": 2}, 2)])
+def test_every_audit_event_gets_that_end(options: dict[str, int], days: int) -> None:
+    """Those of entities, limits and namespaces, and those that are appended."""
+    port = model_port()
+    with opened(port) as repository:
+        repository.create_table()
+        repository.set_version_record(NOTED)
+    with opened(port, **options) as repository:
+        repository.create_entity("a")
+        repository.set_limits("a", [Limit.per_minute("rpm", 5)], resource="r")
+        repository.reset_bucket("a", "r")
+        repository.register_namespace("eu")
+        home, other = (repository.get_namespace(name).id for name in ("default", "eu"))
+    ends = ends_in_days(port, f"{home}/AUDIT#a", "#AUDIT#")
+    ends |= ends_in_days(port, f"{other}/AUDIT#$SYSTEM", "#AUDIT#")
+    assert len(ends) == 4
+    assert all(days - 0.1 < end <= days + 0.1 for end in ends.values()), ends
+
+
+def test_usage_that_processes_count_gets_its_end_and_its_windows() -> None:
+    port = model_port()
+    with opened(port) as repository:
+        repository.create_table()
+        repository.set_version_record({**NOTED, "snapshot_windows": "hourly,daily"})
+    with opened(port) as repository:
+        limiter = SyncRateLimiter(repository, limits=[Limit.per_minute("rpm", 5)])
+        with limiter.acquire("a", "r", {"rpm": 1}):
+            pass
+        home = repository.get_namespace("default").id
+    ends = ends_in_days(port, f"{home}/ENTITY#a", "#USAGE#")
+    assert sorted(sk.split("#")[3] for sk in ends) == ["daily", "hourly"]
+    assert all(30 - 0.1 < end <= 31.1 for end in ends.values()), ends
+
+
+def test_opening_tells_it_and_a_change_reads_nothing_more() -> None:
+    port = Watched(model_port())
+    run(prepare(table_at("", name=TABLE, port=port.inner)))
+    table = table_at("", name=TABLE, port=port)
+    assert run(check(table))
+    ledger = DynamoLedger(table)
+    for _ in range(3):
+        run(ledger.append("n" * 11, audit_event(0, "did", "a", None)))
+    assert port.calls == ["GetItem", "PutItem", "PutItem", "PutItem"]
+
+
+@pytest.mark.parametrize("option", ["audit_days=0", "usage_days=-1", "audit_days=x"])
+def test_days_that_are_none_are_refused(option: str) -> None:
+    with pytest.raises(ValidationError, match=option.partition("=")[0]):
+        open_backend(f"dynamodb://limits?region=us-east-1&{option}", blocking=True)

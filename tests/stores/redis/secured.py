@@ -22,7 +22,8 @@ def certificates(folder: Path) -> dict[str, Path]:
     """An authority, certificates by it for 127.0.0.1 and for a client, and an authority nobody
     trusts with a client of its own."""
     for name in ("ca", "other"):
-        _openssl(folder, *_new_key(name), "-x509", "-days", "2", "-out", f"{name}.crt")
+        usage = ["-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 asks for it
+        _openssl(folder, *_new_key(name), "-x509", *usage, "-days", "2", "-out", f"{name}.crt")
     (folder / "names").write_text(
         f"subjectAltName=IP:{HOST},DNS:localhost\nauthorityKeyIdentifier=keyid\n"
     )  # Python 3.13 asks for the key identifier

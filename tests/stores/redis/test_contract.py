@@ -61,7 +61,7 @@ def test_contract(request: pytest.FixtureRequest, case: Case, server: str) -> No
 
 @pytest.mark.parametrize("case", cases("store"), ids=str)
 def test_contract_behind_all_layers(redis_url: str, case: Case) -> None:
-    """Each layer by itself, and both modes: tests/layers/test_contract.py."""
+    """Each layer by itself, and both modes: tests/layers/test_stack.py."""
     servers.flush(redis_url)
     backend = open_backend(redis_url, blocking=True)
     store = add_layers(backend.store, clock=steady_clock(), prefetch=True)

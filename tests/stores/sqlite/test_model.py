@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import NamespaceNotFoundError, NamespaceStateError
 from headgate.core.history import UsageQuery
 from headgate.core.limits import Limit, Spec
-from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, full_at_ms
+from headgate.core.record import BucketKey, Record, Terms, full_at_ms
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.stores.catalog import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.sqlite import CAPABILITIES
+from headgate.stores.sqlite import CAPABILITIES, open_sqlite
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.connection import BlockingSqlitePort
 from headgate.stores.sqlite.ledger import SqliteLedger
-from headgate.stores.sqlite.records import SqliteCatalog
+from headgate.stores.sqlite.records import SqliteCatalog, SqliteRecords
 from headgate.stores.sqlite.schema import SqliteTransaction
+from tests.stores.catalog_suite import NOW_MS, CatalogModel, Pair
+from tests.stores.programs import KEYS, Program
 
 STEPS = 400
-START_MS = 1_750_000_000_000
-KEYS = [BucketKey("ns", entity, resource) for entity in ("a", "b", "a:b") for resource in "xy"]
 HUGE = 2**53 - 1
 POOL = (
     Limit.per_minute("rpm", 10),
@@ -52,73 +53,6 @@ def open_on(path: Path, shelf: BucketTable) -> Backend:
     return Backend(store, SqliteCatalog(port), ledger, CAPABILITIES)
 
 
-class Program:
-    """The same random calls for two stores."""
-
-    def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.now_ms = START_MS
-        self.gaps_ms = [0, 0, 1, 37, 900, 60_000, HOUR_MS, 40 * 24 * HOUR_MS, -250]
-        self.steady = False
-        self.version = 1
-        self.terms = [self.new_terms() for _ in KEYS]
-
-    def new_terms(self, *, own: bool = False) -> Terms:
-        by_name = {limit.name: limit for limit in self.dice.sample(POOL, self.dice.randint(1, 4))}
-        specs = tuple(limit.spec for limit in by_name.values())
-        sources = tuple(self.dice.choice(("entity", "system")) for _ in specs)
-        self.version += 1
-        return Terms(specs, 0 if own else self.version, own=own, sources=sources)
-
-    def pass_time(self) -> None:
-        self.now_ms += self.dice.choice(self.gaps_ms)
-
-    def terms_for(self, place: int) -> Terms:
-        roll = 1.0 if self.steady else self.dice.random()
-        held = self.terms[place]
-        if roll < 0.06:
-            self.terms[place] = self.new_terms()
-            return held  # somebody whose cache is old
-        if roll < 0.10:
-            return self.new_terms(own=True)
-        if roll < 0.20:  # another process: equal, not the same object
-            return Terms(held.specs, held.version, own=held.own, sources=held.sources)
-        return held
-
-    def demands(self, *, signed: bool = False) -> list[Demand]:
-        places = self.dice.sample(range(len(KEYS)), self.dice.choice((1, 1, 1, 2, 3)))
-        return [self.demand(place, signed) for place in places]
-
-    def demand(self, place: int, signed: bool) -> Demand:
-        terms = self.terms_for(place)
-        most = [min(spec.capacity_milli, 10**9) for spec in terms.specs]
-        if signed:
-            amounts = [self.dice.randint(-bound, bound * 2) for bound in most]
-            if self.dice.random() < 0.3:
-                amounts = [-abs(amount) for amount in amounts]
-        else:
-            amounts = [self.dice.randint(0, bound // 2) for bound in most]
-        chosen = [amount if self.dice.random() < 0.8 else None for amount in amounts]
-        return Demand(KEYS[place], terms, tuple(chosen))
-
-    def step(self, stores: list[Any]) -> list[Any]:
-        """What each store answered."""
-        self.pass_time()
-        now_ms = self.now_ms
-        verb = self.dice.choice(("consume",) * 6 + ("adjust",) * 3 + ("forget",))
-        if verb == "consume":
-            demands = self.demands()
-            return [told(run(store.consume(demands, now_ms))) for store in stores]
-        if verb == "adjust":
-            demands, metered = self.demands(signed=True), self.dice.random() < 0.7
-            once = self.dice.choice((None, None, "k1", "k2"))
-            return [
-                run(store.adjust(demands, now_ms, metered=metered, once=once)) for store in stores
-            ]
-        keys = self.dice.sample(KEYS, 1)
-        return [run(store.forget(keys)) for store in stores]
-
-
 def told(verdict: Verdict) -> tuple[Any, ...]:
     return verdict.allowed, verdict.outdated, verdict.retry_after_ms, verdict.statuses
 
@@ -126,7 +60,7 @@ def told(verdict: Verdict) -> tuple[Any, ...]:
 @pytest.mark.parametrize("seed", range(8))
 def test_every_record_equals_the_reference(seed: int, tmp_path: Path) -> None:
     model, sqlite = open_memory(), open_on(tmp_path / "model.db", StillShelf())
-    program = Program(seed)
+    program = Program(seed, POOL, told)
     for step in range(STEPS):
         answers = program.step([model.store, sqlite.store])
         assert answers[0] == answers[1], step
@@ -175,7 +109,7 @@ def test_expiry_gives_nothing_away(seed: int, tmp_path: Path) -> None:
     waits may differ by the time of one millitoken.
     """
     model, sqlite = open_memory(), open_on(tmp_path / "swept.db", BucketTable(sweep_every=1))
-    program = Program(seed)
+    program = Program(seed, POOL, told)
     program.gaps_ms.remove(-250)
     program.steady = True
     milli_ms = max(spec.period_ms / (spec.amount_milli or HUGE) for spec in map(spec_of, POOL))
@@ -191,7 +125,6 @@ def test_expiry_gives_nothing_away(seed: int, tmp_path: Path) -> None:
             if record is not None and rest is None:
                 expired += 1
                 full_ms = full_at_ms(record)
-                assert full_ms is not None
                 assert full_ms <= program.now_ms
     assert expired > 0
     run(sqlite.store.close())
@@ -199,3 +132,45 @@ def test_expiry_gives_nothing_away(seed: int, tmp_path: Path) -> None:
 
 def spec_of(limit: Limit) -> Spec:
     return limit.spec
+
+
+# The catalog on SQLite against the reference model, and a purge that was cut short.
+
+
+def catalog_at(folder: Path, *, blocking: bool = True) -> Backend:
+    path = str(folder / "catalog.db")
+    return open_sqlite(path, clock=None, blocking=blocking, timeout_ms=5000, synchronous="off")
+
+
+class TestModel(CatalogModel):
+    @pytest.fixture
+    def pair(self, tmp_path: Path) -> Iterator[Pair]:
+        backend = catalog_at(tmp_path)
+        yield Pair(open_memory(), backend)
+        run(backend.store.close())
+
+    @pytest.fixture
+    def small_steps(self) -> None:
+        """A transaction takes all there is."""
+
+
+def test_a_purge_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> None:
+    backend = catalog_at(tmp_path)
+    namespace = run(backend.catalog.register_namespace("team", None, NOW_MS)).id
+    terms = Terms((Limit.per_minute("rpm", 10).spec,))
+    for n in range(20):
+        key = BucketKey(namespace, f"e{n}", "x")
+        run(backend.store.consume([Demand(key, terms, (1000,))], NOW_MS))
+    run(backend.catalog.delete_namespace("team", None, NOW_MS))
+    port = BlockingSqlitePort(str(tmp_path / "catalog.db"), 5000, "off")
+    run(SqliteCatalog(port).begin_purge(namespace))
+    gone, done = run(SqliteRecords(port).purge_some(namespace, 8))
+    assert (gone, done) == (10, False)  # eight buckets and both audit events
+    with pytest.raises(NamespaceStateError, match="purge it again"):
+        run(backend.catalog.recover_namespace(namespace, None, NOW_MS))
+    assert [n.id for n in run(backend.catalog.list_namespaces(state="deleted"))] == [namespace]
+    assert run(backend.catalog.purge_namespace(namespace, None, NOW_MS)) == 13
+    with pytest.raises(NamespaceNotFoundError):
+        run(backend.catalog.purge_namespace(namespace, None, NOW_MS))
+    run(port.close())
+    run(backend.store.close())

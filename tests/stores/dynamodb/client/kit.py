@@ -86,8 +86,7 @@ class Canned:
 
     @property
     def _port(self) -> int:
-        port: int = self._listener.getsockname()[1]
-        return port
+        return self._listener.getsockname()[1]
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):
@@ -183,35 +182,26 @@ class Canned:
         plain.sendall(head.encode() + answer.body)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 Test = Callable[[DynamoPort], Coroutine[Any, Any, Any]]
 
 
-def using(endpoint: str, test: Test, *, blocking: bool, **options: Any) -> Any:
-    """What the test's flow returns, run with a port of the colour, and patient unless told."""
+def opened(endpoint: str, *, blocking: bool, **options: Any) -> DynamoPort:
+    """A port that is patient unless told."""
     options.setdefault("timeout_ms", 10_000)
+    return open_port(region="us-east-1", endpoint=endpoint, blocking=blocking, **options)
+
+
+def using(endpoint: str, test: Test, *, blocking: bool = False, **options: Any) -> Any:
+    """What the test's flow returns, run with a port of the colour."""
 
     async def main() -> Any:
-        port = open_port(region="us-east-1", endpoint=endpoint, blocking=blocking, **options)
+        port = opened(endpoint, blocking=blocking, **options)
         try:
             return await test(port)
         finally:
             await port.close()
 
-    if blocking:
-        return run(main())
-
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await main()
-
-    return asyncio.run(bounded())
+    return run(main()) if blocking else asyncio.run(asyncio.wait_for(main(), 60))
 
 
 async def outcome(call: Coroutine[Any, Any, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,46 +23,28 @@ from headgate.stores.dynamodb.client.calls import (
 from headgate.transport import pool_async
 from headgate.transport.http_pool import Failure, NoResponse, PoolOptions
 from headgate.transport.pool_async import AsyncHttpPool
-from tests.stores.dynamodb.client.kit import (
-    CREDIT,
-    READ,
-    TAKE,
-    Answer,
-    Canned,
-    Test,
-    free_port,
-    outcome,
-)
-from tests.stores.dynamodb.client.kit import using as using_any
-
-
-def using(endpoint: str, test: Test, **options: Any) -> Any:
-    return using_any(endpoint, test, blocking=False, **options)
+from tests.stores.dynamodb.client.kit import CREDIT, READ, TAKE, Answer, Canned, outcome, using
+from tests.stores.dynamodb.engine import free_port
 
 
 async def arrival(canned: Canned, requests: int = 1) -> None:
     await asyncio.get_running_loop().run_in_executor(None, canned.wait_for, requests)
 
 
-def test_two_hundred_calls_share_sixteen_connections(canned: Canned) -> None:
+async def test_two_hundred_calls_share_sixteen_connections(
+    canned: Canned, port: DynamoPort
+) -> None:
     canned.default = Answer(delay_s=0.005)
     requests = [DynamoRequest("GetItem", {"TableName": "limits", "n": n}) for n in range(200)]
-
-    async def test(port: DynamoPort) -> None:
-        replies = await asyncio.gather(*(port.call(request) for request in requests))
-        assert len(replies) == 200
-
-    using(canned.endpoint, test)
+    replies = await asyncio.gather(*(port.call(request) for request in requests))
+    assert len(replies) == 200
     assert sorted(seen.body["n"] for seen in canned.seen) == list(range(200))
     assert canned.connections == canned.open_max == 16
 
 
-def test_a_lone_caller_keeps_one_connection(canned: Canned) -> None:
-    async def test(port: DynamoPort) -> None:
-        for _ in range(20):
-            await port.call(TAKE)
-
-    using(canned.endpoint, test)
+async def test_a_lone_caller_keeps_one_connection(canned: Canned, port: DynamoPort) -> None:
+    for _ in range(20):
+        await port.call(TAKE)
     assert canned.connections == 1
 
 
@@ -96,19 +79,18 @@ def test_who_waits_in_line_has_a_deadline_too(canned: Canned) -> None:
     assert len(canned.seen) == 2
 
 
-def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(canned: Canned) -> None:
+@pytest.mark.parametrize("options", [{"connections": 2, "timeout_ms": 500}])
+async def test_a_server_that_hangs_costs_every_caller_its_time_and_no_more(
+    canned: Canned, port: DynamoPort
+) -> None:
     gate = threading.Event()
     canned.default = Answer(gate=gate)
-
-    async def test(port: DynamoPort) -> None:
-        calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(10)]
-        outcomes = await asyncio.gather(*calls)
-        gate.set()
-        assert all(isinstance(each, StoreTrouble) for each in outcomes)
-        unknown = [each for each in outcomes if type(each) is Unreachable]
-        assert len(unknown) >= len(canned.seen)  # all that arrived, and maybe some that did not
-
-    using(canned.endpoint, test, connections=2, timeout_ms=500)
+    calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(10)]
+    outcomes = await asyncio.gather(*calls)
+    gate.set()
+    assert all(isinstance(each, StoreTrouble) for each in outcomes)
+    unknown = [each for each in outcomes if type(each) is Unreachable]
+    assert len(unknown) >= len(canned.seen)  # all that arrived, and maybe some that did not
 
 
 def test_a_line_that_is_too_long_is_not_joined(
@@ -126,35 +108,9 @@ def test_a_line_that_is_too_long_is_not_joined(
     using(canned.endpoint, test, connections=1)
 
 
-def test_a_sent_call_is_finished_before_the_cancellation(canned: Canned) -> None:
-    gate = threading.Event()
-    canned.tell(Answer(gate=gate, body=b'{"Attributes":{"tk":{"N":"1"}}}'))
-    heard: list[Any] = []
-
-    async def caller(port: DynamoPort) -> None:
-        heard.append(await port.call(TAKE))
-        await asyncio.sleep(0)  # here
-        heard.append("not cancelled")
-
-    async def test(port: DynamoPort) -> None:
-        task = asyncio.create_task(caller(port))
-        await arrival(canned)
-        task.cancel()
-        await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.sleep(0.02)
-        assert not task.done()
-        gate.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await port.call(READ)
-
-    using(canned.endpoint, test)
-    assert heard == [{"Attributes": {"tk": {"N": "1"}}}]
-    assert canned.connections == 1
-
-
-def test_a_cancellation_in_the_turn_of_the_reply_loses_nothing(canned: Canned) -> None:
+async def test_a_cancellation_in_the_turn_of_the_reply_loses_nothing(
+    canned: Canned, port: DynamoPort
+) -> None:
     """Cancelled at every moment around the reply, the caller hears of each call that was sent."""
     heard = 0
 
@@ -163,59 +119,39 @@ def test_a_cancellation_in_the_turn_of_the_reply_loses_nothing(canned: Canned) -
         await port.call(TAKE)
         heard += 1
 
-    async def test(port: DynamoPort) -> None:
-        await port.call(READ)
-        for turns in range(60):
-            task = asyncio.create_task(caller(port))
-            for _ in range(turns % 12):
-                await asyncio.sleep(0)
-            if turns >= 12:
-                await asyncio.sleep(turns / 50_000)
-            task.cancel()
-            await asyncio.wait((task,))
-
-    using(canned.endpoint, test)
+    await port.call(READ)
+    for turns in range(60):
+        task = asyncio.create_task(caller(port))
+        for _ in range(turns % 12):
+            await asyncio.sleep(0)
+        if turns >= 12:
+            await asyncio.sleep(turns / 50_000)
+        task.cancel()
+        await asyncio.wait((task,))
     assert heard == len(canned.seen) - 1
     assert heard > 20
 
 
-def test_a_call_in_line_is_withdrawn_at_once(canned: Canned) -> None:
+@pytest.mark.parametrize("options", [{"connections": 1}])
+async def test_a_call_in_line_is_withdrawn_at_once(canned: Canned, port: DynamoPort) -> None:
     gate = threading.Event()
     canned.default = Answer(gate=gate)
-
-    async def test(port: DynamoPort) -> None:
-        first = asyncio.create_task(port.call(TAKE))
-        await arrival(canned)
-        second = asyncio.create_task(port.call(CREDIT))
-        await asyncio.sleep(0.01)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        gate.set()
-        await first
-
-    using(canned.endpoint, test, connections=1)
+    first = asyncio.create_task(port.call(TAKE))
+    await arrival(canned)
+    second = asyncio.create_task(port.call(CREDIT))
+    await asyncio.sleep(0.01)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    gate.set()
+    await first
     assert len(canned.seen) == 1
 
 
-def test_asyncio_timeout_still_knows_its_own(canned: Canned) -> None:
-    async def test(port: DynamoPort) -> None:
-        await port.call(READ)
-        canned.tell(Answer(delay_s=0.1))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await port.call(TAKE)
-                await asyncio.sleep(0)
-        await port.call(READ)
-
-    using(canned.endpoint, test)
-    assert len(canned.seen) == 3
-
-
-@pytest.mark.parametrize("connections", [1, 2, 16])
+@pytest.mark.parametrize("options", [{"connections": many} for many in (1, 2, 16)])
 @pytest.mark.parametrize("cancels", [1, 3])
-def test_several_calls_are_never_left_half_done(
-    canned: Canned, connections: int, cancels: int
+async def test_several_calls_are_never_left_half_done(
+    canned: Canned, cancels: int, port: DynamoPort
 ) -> None:
     gate = threading.Event()
     canned.tell(Answer(gate=gate))
@@ -226,37 +162,34 @@ def test_several_calls_are_never_left_half_done(
         await asyncio.sleep(0)
         heard.append("not cancelled")
 
-    async def test(port: DynamoPort) -> None:
-        task = asyncio.create_task(caller(port))
-        await arrival(canned)
-        for _ in range(cancels):
-            task.cancel()
-            await asyncio.sleep(0.01)
-        gate.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    using(canned.endpoint, test, connections=connections)
+    task = asyncio.create_task(caller(port))
+    await arrival(canned)
+    for _ in range(cancels):
+        task.cancel()
+        await asyncio.sleep(0.01)
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert heard == [{"Attributes": {}}] * 4
     assert len(canned.seen) == 4
 
 
-def test_a_cancelled_batch_in_line_is_still_carried_out(canned: Canned) -> None:
+@pytest.mark.parametrize("options", [{"connections": 1}])
+async def test_a_cancelled_batch_in_line_is_still_carried_out(
+    canned: Canned, port: DynamoPort
+) -> None:
     """The moment of danger: a line becomes free in the very turn its next caller is cancelled."""
     heard: list[Any] = []
 
     async def caller(port: DynamoPort) -> None:
         heard.append(await port.call_all([TAKE, TAKE, TAKE]))
 
-    async def test(port: DynamoPort) -> None:
-        await port.call(READ)
-        for turns in range(40):
-            task = asyncio.create_task(caller(port))
-            await asyncio.sleep(turns / 20_000)
-            task.cancel()
-            await asyncio.wait((task,))
-
-    using(canned.endpoint, test, connections=1)
+    await port.call(READ)
+    for turns in range(40):
+        task = asyncio.create_task(caller(port))
+        await asyncio.sleep(turns / 20_000)
+        task.cancel()
+        await asyncio.wait((task,))
     assert [len(each) for each in heard] == [3] * len(heard)
     assert len(canned.seen) == 1 + 3 * len(heard)
 
@@ -278,35 +211,33 @@ def test_a_refused_batch_keeps_its_outcomes_when_cancelled(credentials: None) ->
     assert [isinstance(each, NotApplied) for each in heard] == [True, True]
 
 
-def test_one_bad_connection_does_not_harm_the_others(canned: Canned) -> None:
+@pytest.mark.parametrize("options", [{"connections": 4}])
+async def test_one_bad_connection_does_not_harm_the_others(
+    canned: Canned, port: DynamoPort
+) -> None:
     canned.default = Answer(delay_s=0.01)
     canned.tell(Answer(cut=True), Answer(raw=(b"nonsense\r\n\r\n",)))
-
-    async def test(port: DynamoPort) -> None:
-        outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(60)))
-        assert sum(isinstance(each, Unreachable) for each in outcomes) == 2
-        assert sum(isinstance(each, dict) for each in outcomes) == 58
-
-    using(canned.endpoint, test, connections=4)
+    outcomes = await asyncio.gather(*(outcome(port.call(TAKE)) for _ in range(60)))
+    assert sum(isinstance(each, Unreachable) for each in outcomes) == 2
+    assert sum(isinstance(each, dict) for each in outcomes) == 58
     assert len(canned.seen) == 60
 
 
-def test_closing_waits_for_what_was_sent_and_refuses_the_rest(canned: Canned) -> None:
+@pytest.mark.parametrize("options", [{"connections": 2}])
+async def test_closing_waits_for_what_was_sent_and_refuses_the_rest(
+    canned: Canned, port: DynamoPort
+) -> None:
     gate = threading.Event()
     canned.default = Answer(gate=gate)
-
-    async def test(port: DynamoPort) -> None:
-        calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(4)]
-        await arrival(canned, 2)
-        closing = asyncio.ensure_future(port.close())
-        await asyncio.sleep(0)
-        gate.set()
-        await closing
-        outcomes = await asyncio.gather(*calls)
-        assert [isinstance(each, dict) for each in outcomes] == [True, True, False, False]
-        assert all(isinstance(each, NotApplied) for each in outcomes[2:])
-
-    using(canned.endpoint, test, connections=2)
+    calls = [asyncio.ensure_future(outcome(port.call(TAKE))) for _ in range(4)]
+    await arrival(canned, 2)
+    closing = asyncio.ensure_future(port.close())
+    await asyncio.sleep(0)
+    gate.set()
+    await closing
+    outcomes = await asyncio.gather(*calls)
+    assert [isinstance(each, dict) for each in outcomes] == [True, True, False, False]
+    assert all(isinstance(each, NotApplied) for each in outcomes[2:])
     assert len(canned.seen) == 2
 
 
@@ -342,9 +273,6 @@ def test_loops_side_by_side(canned: Canned) -> None:
         await port.close()
         await asyncio.sleep(0.05)  # the others' connections are ended from here, too
 
-    threads = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(asyncio.run, [many() for _ in range(3)]))
     assert len(canned.seen) == 150

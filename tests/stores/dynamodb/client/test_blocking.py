@@ -12,7 +12,12 @@ import pytest
 
 from headgate.core.errors import Contended
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
+from headgate.stores.dynamodb.client.calls import (
+    DynamoPort,
+    DynamoRequest,
+    NotApplied,
+    open_port,
+)
 from tests.stores.dynamodb.client.kit import READ, TAKE, Answer, Canned, outcome
 
 
@@ -71,7 +76,8 @@ def test_a_thread_that_gets_no_connection_in_time_has_sent_nothing(canned: Canne
     gate.set()
     holder.join(10)
     run(port.close())
-    assert isinstance(slow, Contended) or len(canned.seen) == 2
+    # NotApplied: the holder gave up in the last moment, and there was no time left to dial.
+    assert len(canned.seen) == (1 if isinstance(slow, (Contended, NotApplied)) else 2)
 
 
 def test_an_interrupted_call_leaves_no_connection_out_of_step(canned: Canned) -> None:

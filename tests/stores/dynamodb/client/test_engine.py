@@ -17,8 +17,8 @@ from headgate.stores.dynamodb.client.calls import (
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import creation
-from tests.stores.dynamodb.catalog.kit import table_name
 from tests.stores.dynamodb.client.kit import outcome, using
+from tests.stores.dynamodb.kit import table_name
 
 
 def test_the_calls_the_store_makes(dynamo_endpoint: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -18,50 +17,50 @@ REPLY = Response(200, b"", b"{}", True)
 mood = contextvars.ContextVar("mood", default="nobody's")
 
 
-def in_loop(test: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> Callable[[], None]:
-    """A test that runs in an event loop, which it gets."""
-
-    async def main() -> None:
-        await test(asyncio.get_running_loop())
-
-    return lambda: asyncio.run(main())
+def pending(request: bytes = b"") -> PendingCall:
+    return PendingCall(request, 0.0, 0.0, asyncio.get_running_loop())
 
 
-def errand(loop: asyncio.AbstractEventLoop) -> PendingCall:
-    made = PendingCall(b"", 0.0, 0.0, loop)
+def errand() -> PendingCall:
+    made = pending()
     options = PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100)
     made.connection = AsyncHttpConnection(AsyncHttpPool(options))  # it was sent
     return made
 
 
-@in_loop
-async def test_the_caller_goes_on_in_the_turn_that_read_its_answer(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+async def waiting(call: PendingCall) -> asyncio.Task[None]:
+    """A caller that waits for it."""
+
+    async def caller() -> None:
+        await call
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_the_caller_goes_on_in_the_turn_that_read_its_answer() -> None:
     order: list[str] = []
-    call = errand(loop)
+    call = errand()
 
     async def caller() -> None:
         await call
         order.append("caller")
 
     def answered() -> None:
-        loop.call_soon(order.append, "the next turn")
+        asyncio.get_running_loop().call_soon(order.append, "the next turn")
         call.settle(REPLY, at_once=True)
 
     task = asyncio.create_task(caller())
-    loop.call_soon(answered)
+    asyncio.get_running_loop().call_soon(answered)
     await task
     await asyncio.sleep(0)
     assert order == ["caller", "the next turn"]
     assert call.outcome is REPLY
 
 
-@in_loop
-async def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    call = errand(loop)
+async def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself() -> None:
+    call = errand()
     running: list[Any] = []
 
     async def caller() -> None:
@@ -76,9 +75,8 @@ async def test_a_task_that_settles_it_does_not_run_the_caller_inside_itself(
     assert running == [task]
 
 
-@in_loop
-async def test_the_caller_goes_on_in_its_own_context(loop: asyncio.AbstractEventLoop) -> None:
-    call = errand(loop)
+async def test_the_caller_goes_on_in_its_own_context() -> None:
+    call = errand()
 
     async def caller() -> str:
         mood.set("the caller's")
@@ -86,22 +84,18 @@ async def test_the_caller_goes_on_in_its_own_context(loop: asyncio.AbstractEvent
         return mood.get()
 
     task = asyncio.create_task(caller())
-    loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+    asyncio.get_running_loop().call_soon(lambda: call.settle(REPLY, at_once=True))
     assert await task == "the caller's"
     assert mood.get() == "nobody's"
 
 
-@in_loop
-async def test_what_is_settled_already_is_not_waited_for(loop: asyncio.AbstractEventLoop) -> None:
-    call = errand(loop)
+async def test_what_is_settled_already_is_not_waited_for() -> None:
+    call = errand()
     call.settle(REPLY)
     await call
 
 
-@in_loop
-async def test_a_batch_has_all_answers_before_its_caller_is_cancelled(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
+async def test_a_batch_has_all_answers_before_its_caller_is_cancelled() -> None:
     pool = AsyncHttpPool(PoolOptions(ServerAddress("h", 80, None), 1, 1.0, 100))
     calls: list[PendingCall] = []
     pool._submit = calls.append  # type: ignore[method-assign]
@@ -116,7 +110,7 @@ async def test_a_batch_has_all_answers_before_its_caller_is_cancelled(
     task.cancel()
     for at in (1, 2, 0):
         assert found == []
-        loop.call_soon(lambda at=at: calls[at].settle(REPLY, at_once=True))
+        asyncio.get_running_loop().call_soon(lambda at=at: calls[at].settle(REPLY, at_once=True))
         for _ in range(5):
             await asyncio.sleep(0)
     assert found == [REPLY, REPLY, REPLY]
@@ -124,17 +118,10 @@ async def test_a_batch_has_all_answers_before_its_caller_is_cancelled(
         await task
 
 
-@in_loop
-async def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    call = PendingCall(b"", 0.0, 0.0, loop)
+async def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why() -> None:
+    call = pending()
 
-    async def caller() -> None:
-        await call
-
-    task = asyncio.create_task(caller())
-    await asyncio.sleep(0)
+    task = await waiting(call)
     task.cancel("enough")
     with pytest.raises(asyncio.CancelledError, match="enough"):
         await task
@@ -142,38 +129,24 @@ async def test_a_call_that_was_not_sent_is_cancelled_at_once_and_says_why(
     await asyncio.sleep(0)
 
 
-@in_loop
-async def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancelled(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    call = errand(loop)
+async def test_a_call_that_was_sent_is_waited_for_and_then_its_caller_is_cancelled() -> None:
+    call = errand()
 
-    async def caller() -> None:
-        await call
-
-    task = asyncio.create_task(caller())
-    await asyncio.sleep(0)
+    task = await waiting(call)
     task.cancel()
     for _ in range(5):
         await asyncio.sleep(0)
     assert not task.done()
-    loop.call_soon(lambda: call.settle(REPLY, at_once=True))
+    asyncio.get_running_loop().call_soon(lambda: call.settle(REPLY, at_once=True))
     with pytest.raises(asyncio.CancelledError):
         await task
     assert call.outcome is REPLY
 
 
-@in_loop
-async def test_a_task_that_is_shown_shows_nothing_of_the_request(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    call = PendingCall(b"authorization: secret", 0.0, 0.0, loop)
+async def test_a_task_that_is_shown_shows_nothing_of_the_request() -> None:
+    call = pending(b"authorization: secret")
 
-    async def caller() -> None:
-        await call
-
-    task = asyncio.create_task(caller())
-    await asyncio.sleep(0)
+    task = await waiting(call)
     assert "PendingCall" in repr(task)
     assert "secret" not in repr(task)
     call.settle(REPLY)

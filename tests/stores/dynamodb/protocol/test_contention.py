@@ -27,8 +27,7 @@ from headgate.stores.dynamodb.protocol.take import Landed
 from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
 from proof.model.port import ModelPort
-from tests.stores.dynamodb.catalog.kit import TABLE, Watched
-from tests.stores.dynamodb.sharding.kit import START_MS, Bucket, engine_with_table, store_on
+from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket, Watched, engine_with_table, store_on
 
 MONTH_S = 30 * 86_400
 DAY_MS = 86_400_000
@@ -97,7 +96,6 @@ def test_a_limit_that_flips_between_attempts_is_taken_from_all_the_same() -> Non
     flips = iter([1, -2, 2, -3, 2, -3, 2, -3, 2])  # over, under, over … the brim
 
     port = one.store._port
-    assert isinstance(port, Watched)
 
     def flip() -> None:
         amount = next(flips, None)

@@ -11,18 +11,25 @@ import pytest
 from headgate import Limit
 from headgate.core.decision import Verdict
 from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb import store as store_module
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
+from headgate.stores.dynamodb.protocol.flow import (
+    SENDS_MAX,
+    Outcome,
+    reasons_of,
+    send,
+    too_contended,
+)
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from headgate.stores.dynamodb.table.create import creation
 from proof.interleavings.clients import AtOnce
 from proof.model.engine import Engine
 from proof.model.port import ModelPort
-from tests.stores.dynamodb.catalog.kit import TABLE
-from tests.stores.dynamodb.sharding.kit import START_MS, Bucket
+from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket
 
 
 class Cancelling(ModelPort):
@@ -39,16 +46,13 @@ class Cancelling(ModelPort):
         if self.cancel:
             self.cancel = False
             task = asyncio.current_task()
-            assert task is not None
             task.cancel()
         return outcomes
 
 
 def store_over(port: ModelPort, **more: Any) -> DynamoStore:
     port.engine.apply(creation(TABLE))
-    found = over_port(port, TABLE, blocking=False, **more).store
-    assert isinstance(found, DynamoStore)
-    return found
+    return over_port(port, TABLE, blocking=False, **more).store
 
 
 def test_a_cancelled_caller_leaves_nothing_taken_of_a_refused_demand() -> None:
@@ -64,7 +68,6 @@ def test_a_cancelled_caller_leaves_nothing_taken_of_a_refused_demand() -> None:
             await store.consume(both, START_MS)
         sight = await store.peek([wide.key], START_MS)
         record = sight.records[0]
-        assert record is not None
         assert record[4:6] == (8000, 2000)  # tokens and consumption: as after the first
 
     asyncio.run(flow())
@@ -89,7 +92,6 @@ def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
     """No acquire waits for all of it, and none fails because history is away."""
     monkeypatch.setattr(store_module, "HOURS_MAX", 5)
     store = store_over(kind(Engine(), lambda: START_MS))
-    assert store._usage is not None
     for number in range(40):
         bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
         assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
@@ -266,3 +268,60 @@ def test_a_take_without_an_answer_is_told_as_such_also_where_its_undo_is_lost() 
     with pytest.raises(Unreachable) as told:
         scene.take(10)
     assert type(told.value) is Unreachable
+
+
+# What all flows share: how often they try, and what a transaction comes to.
+
+REQUEST = DynamoRequest("TransactWriteItems", {})
+LOST = Unreachable("no answer")
+MET = TransactionCancelled([("ConditionalCheckFailed", None)])
+
+
+def test_attempts_end_with_an_error_that_names_the_bucket() -> None:
+    with pytest.raises(Throttled, match=r"ann on api .* nothing was changed"):
+        raise too_contended(BucketKey("ns", "ann", "api"))
+
+
+@pytest.mark.parametrize("code", ["None", "ConditionalCheckFailed", "TransactionConflict"])
+def test_a_transaction_that_met_another_write_may_be_planned_anew(code: str) -> None:
+    assert reasons_of(TransactionCancelled([(code, None)])) == [(code, None)]
+    assert reasons_of(Contended("held")) == []
+    assert reasons_of({}) is None
+
+
+def test_whatever_else_cancels_a_transaction_is_raised() -> None:
+    """Planning it anew would meet the same again."""
+    with pytest.raises(TransactionCancelled):
+        reasons_of(TransactionCancelled([("None", None), ("ValidationError", None)]))
+    with pytest.raises(Throttled):
+        reasons_of(TransactionCancelled([("ThrottlingError", None)]))
+    with pytest.raises(Unreachable):
+        reasons_of(LOST)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "guarded", "told"),
+    [
+        ([{}], False, {}),
+        ([LOST, {}], False, {}),
+        ([LOST, LOST], False, LOST),
+        ([MET], False, MET),
+        ([LOST, MET], False, LOST),
+        ([LOST, MET], True, MET),
+        ([NotApplied("no connection")], False, "no connection"),
+    ],
+)
+def test_only_done_is_an_answer_after_one_was_lost(
+    outcomes: list[Outcome], guarded: bool, told: object
+) -> None:
+    assert len(outcomes) <= SENDS_MAX
+    flow = send(REQUEST, is_guarded=guarded)
+    assert next(flow) is REQUEST
+    for outcome in outcomes[:-1]:
+        assert flow.send(outcome) is REQUEST
+    with pytest.raises(StopIteration) as done:
+        flow.send(outcomes[-1])
+    found = done.value.value
+    assert (
+        str(found) if isinstance(told, str) and isinstance(found, StoreTrouble) else found
+    ) == told

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import string
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from headgate.core.history import AuditEvent, WindowUsage
+from headgate.core.errors import Damaged
+from headgate.core.history import WINDOW_TYPES, AuditEvent, WindowUsage, window_time
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, StoredLevel
 from headgate.core.limits import Limit
 from headgate.core.runtime import run
 from headgate.stores.dynamodb import ledger as usage
+from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.catalog import lookup_keys
 from headgate.stores.dynamodb.catalog.items import (
     entity_as_item,
@@ -24,7 +31,8 @@ from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table import table
 from headgate.stores.dynamodb.table.create import creation
 from headgate.testing import ScriptedPort
-from tests.stores.dynamodb.catalog.kit import table_at
+from proof.size import sized
+from tests.stores.dynamodb.kit import table_at
 
 NS = "abcdefghijk"
 DAY_S = 86_400
@@ -227,3 +235,99 @@ def test_a_batch_that_is_never_done_ends(verb: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(table.Throttled, match="over its capacity"):
         run(getattr(table_at("", name="limits", port=port), verb)([("b", "x")]))
     assert len(port.requests) == table.ROUNDS_MAX
+
+
+# Keys: what they look like, and that no two things share one.
+
+EXAMPLES = settings(max_examples=sized(30, 100, 1000))
+LETTERS = string.ascii_letters
+ALNUM = LETTERS + string.digits
+
+
+def words(first: str, rest: str, size: int) -> st.SearchStrategy[str]:
+    return st.builds(str.__add__, st.sampled_from(first), st.text(rest, max_size=size - 1))
+
+
+entities = words(ALNUM, ALNUM + "_.-:@", 31)
+resources = words(LETTERS, ALNUM + "_.-/:", 21)
+types = st.sampled_from(WINDOW_TYPES)
+times = st.integers(0, 4_000_000_000_000)
+
+
+def test_keys_are_as_documented() -> None:
+    ns = "abcdefghijk"
+    assert schema.pk_system(ns) == "abcdefghijk/SYSTEM#"
+    assert schema.pk_system() == "_/SYSTEM#"
+    assert schema.pk_resource(ns, "gpt-4") == "abcdefghijk/RESOURCE#gpt-4"
+    assert schema.pk_entity(ns, "user-1") == "abcdefghijk/ENTITY#user-1"
+    assert schema.pk_bucket(ns, "user-1", "gpt-4", 3) == "abcdefghijk/BUCKET#user-1#gpt-4#3"
+    assert schema.pk_audit(ns, "$SYSTEM") == "abcdefghijk/AUDIT#$SYSTEM"
+    assert schema.STATE == "#STATE"
+    assert schema.META == "#META"
+    assert schema.VERSION == "#VERSION"
+    assert (schema.sk_config(), schema.sk_config("gpt-4")) == ("#CONFIG", "#CONFIG#gpt-4")
+    assert schema.sk_audit("1-2") == "#AUDIT#1-2"
+    assert schema.sk_namespace("team") == "#NAMESPACE#team"
+    assert schema.sk_nsid(ns) == "#NSID#abcdefghijk"
+    usage = schema.sk_usage("gpt-4", "hourly", "2024-01-01T14:00:00Z")
+    assert usage == "#USAGE#gpt-4#hourly#2024-01-01T14:00:00Z"
+    assert schema.pk_parent(ns, "org") == "abcdefghijk/PARENT#org"
+    assert schema.gsi1_sk("user-1") == "CHILD#user-1"
+    assert schema.gsi2_sk_bucket("user-1", 0) == "BUCKET#user-1#0"
+    assert schema.gsi3_pk_entity_config(ns, "gpt-4") == "abcdefghijk/ENTITY_CONFIG#gpt-4"
+    assert schema.gsi3_sk_bucket("gpt-4", 0) == "BUCKET#gpt-4#0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "ns/ENTITY#a", "ns/BUCKET#a#r", "ns/BUCKET#a#r#", "ns/BUCKET#a#r#x",
+     "ns/BUCKET#a#r#-1", "ns/BUCKET#a#r#1#2", "ns/BUCKET#a#r#1\n", "ns/BUCKET#a#r#²"],
+)  # fmt: skip
+def test_what_is_no_bucket_s_key_is_not_taken_for_one(text: str) -> None:
+    with pytest.raises(Damaged):
+        schema.parse_bucket_pk(text)
+
+
+def test_a_key_without_a_window_type_is_not_taken_for_a_usage_row() -> None:
+    with pytest.raises(Damaged, match="no usage row"):
+        schema.parse_usage_sk("#USAGE#gpt-4#2024-01-01T14:00:00Z")
+
+
+@EXAMPLES
+@given(st.lists(st.tuples(times, types, entities, resources), max_size=8))
+def test_usage_sorts_newest_first_then_by_names(rows: list[tuple[int, str, str, str]]) -> None:
+    for kind in WINDOW_TYPES:
+        keys = [(schema.gsi4_sk_usage("n" * 11, kind, t, e, r), (-t, e, r)) for t, k, e, r in rows]
+        assert [place for _, place in sorted(keys)] == sorted(place for _, place in keys)
+
+
+@EXAMPLES
+@given(st.lists(entities, unique=True), st.text())
+def test_a_cursor_cuts_a_list_of_names_where_it_would_sort(found: list[str], cursor: str) -> None:
+    bound = schema.clip_cursor(cursor) + schema.JUST_AFTER
+    for name in found:
+        if name == cursor or name.startswith(cursor):
+            assert (name > bound) == (name > cursor)
+
+
+def test_everything_fits_into_keys() -> None:
+    """A partition key may have 2048 bytes, a sort key 1024."""
+    entity_id, resource, ns = "e" * 256, "r" * 64, "n" * 11
+    start = window_time(4_000_000_000_000)
+    longest = [
+        schema.pk_bucket(ns, entity_id, resource, 10**6),
+        schema.pk_audit(ns, "$RESOURCE:" + resource),
+        schema.sk_usage(resource, "monthly", start),
+        schema.gsi4_sk_usage(ns, "monthly", 0, entity_id, resource),
+        schema.gsi2_sk_config(resource, entity_id),
+        f"{ns}/ENTITY#{schema.clip_cursor('é' * 5000)}!",
+    ]
+    assert max(len(text.encode()) for text in longest) < 1024
+
+
+def test_all_the_characters_of_names_sort_after_those_that_bound_them() -> None:
+    everything = {chr(n) for n in range(128) if re.match(r"[a-zA-Z0-9_.\-:@/]", chr(n))}
+    bounds = (schema.JUST_AFTER, "#", schema.NEXT)
+    assert all(a < b for a, b in itertools.pairwise(bounds))
+    assert min(everything) > schema.NEXT
+    assert max(everything) < "~"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from headgate.core.errors import IncompatibleSchemaError
+from headgate.core.errors import IncompatibleSchemaError, Unreachable
 from headgate.core.levels import Entity
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
-from headgate.stores.dynamodb.catalog.items import number, system_key
-from headgate.stores.dynamodb.client.calls import DynamoRequest, Rejected, TableMissing
+from headgate.stores.dynamodb.catalog.items import Item, key_of, number, system_key, text
+from headgate.stores.dynamodb.client.calls import (
+    ConditionFailed,
+    DynamoPort,
+    DynamoRequest,
+    Rejected,
+    TableMissing,
+)
+from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation
+from headgate.stores.dynamodb.table.migrate import Migration, MigrationProgress, upgrade
 from headgate.stores.dynamodb.table.table import Table
-from tests.stores.dynamodb.catalog.kit import NOW_MS, Watched, model_port, table_at
+from tests.stores.dynamodb.kit import NOW_MS, Watched, model_port, port_to, table_at
 
 
 @pytest.fixture
@@ -157,3 +166,178 @@ def test_notes_do_not_move_the_schema(table: Table) -> None:
     run(catalog.prepare())
     run(catalog.set_version_record({"schema_version": 9, "client": "é\ud800"}))
     assert run(catalog.get_version_record()) == {"schema_version": 1, "client": "é\ud800"}
+
+
+# Moving tables on, by a made-up step: doors that were painted have a color afterwards.
+
+DOORS = 50
+PAINTED = ask.WriteCondition("attribute_exists(#paint)", {"#paint": "paint"})
+
+
+def doors_walk(table: str) -> DynamoRequest:
+    params = {
+        "TableName": table,
+        "ConsistentRead": True,
+        "FilterExpression": "begins_with(#pk, :door)",
+        "ExpressionAttributeNames": {"#pk": "PK"},
+        "ExpressionAttributeValues": {":door": text("DOOR#")},
+    }
+    return DynamoRequest("Scan", params)
+
+
+async def repaint(table: Table, items: Sequence[Item], dry_run: bool) -> int:
+    """As the framework asks of a step: each item atomically, and nothing the second time."""
+    old = [item for item in items if "paint" in item]
+    for item in [] if dry_run else old:
+        sets = {"color": item["paint"]}
+        try:
+            await table.write(
+                ask.update(key_of(item), sets=sets, removes=("paint",), guard=PAINTED)
+            )
+        except ConditionFailed:
+            continue  # another upgrade was faster
+    return len(old)
+
+
+REPAINTING = Migration(1, "doors have a color", doors_walk, repaint)
+
+
+class Cut(Watched):
+    """Small pages, and an end after so many writes."""
+
+    page = 10**6
+    left = 10**9
+
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
+        if request.operation == "UpdateItem":
+            self.left -= 1
+        if self.left < 0:
+            raise Unreachable("cut")
+        if request.operation == "Scan":
+            request = DynamoRequest("Scan", {**request.params, "Limit": self.page})
+        return await super().call(request)
+
+
+class Old:
+    """A table without a version, with a namespace and painted doors in it."""
+
+    def __init__(self, port: DynamoPort | None = None) -> None:
+        self.port = Cut(port or model_port())
+        self.table: Table = table_at("", port=self.port)
+        self.catalog = DynamoCatalog(self.table)
+        run(self.port.call(creation(self.table.name)))
+        self.ns = run(self.catalog.register_namespace("team", None, NOW_MS)).id
+        for door in range(DOORS):
+            item = {"PK": text(f"DOOR#{door}"), "SK": text("#DOOR"), "paint": text(f"blue {door}")}
+            run(self.table.write(ask.put(item)))
+
+    def doors(self) -> list[Item]:
+        return list(run(self.table.every(doors_walk(self.table.name))))
+
+    def check_moved(self) -> None:
+        assert run(self.catalog.get_version_record())["schema_version"] == 1
+        run(self.catalog.prepare())
+        doors = self.doors()
+        assert not [door for door in doors if "paint" in door]
+        assert {door["color"]["S"] for door in doors} == {f"blue {door}" for door in range(DOORS)}
+
+
+@pytest.fixture
+def made_up_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "MIGRATIONS", (REPAINTING,))
+
+
+@pytest.fixture
+def old(made_up_step: None) -> Old:
+    return Old()
+
+
+def test_an_old_table_says_what_moves_it_on(old: Old) -> None:
+    with pytest.raises(IncompatibleSchemaError, match="headgate upgrade"):
+        run(old.catalog.prepare())
+
+
+def test_every_old_item_is_moved_once(old: Old) -> None:
+    [done] = run(upgrade(old.table))
+    assert (done.version, done.looked_at, done.moved, done.done) == (1, DOORS, DOORS, True)
+    old.check_moved()
+    assert run(upgrade(old.table)) == []
+
+
+def test_a_dry_run_changes_nothing(old: Old) -> None:
+    before = old.doors()
+    writes = old.port.calls.count("UpdateItem")
+    [would] = run(upgrade(old.table, dry_run=True))
+    assert (would.moved, would.done) == (DOORS, True)
+    assert old.doors() == before
+    assert old.port.calls.count("UpdateItem") == writes
+    assert run(old.table.get(RECORD)) is None
+
+
+def test_progress_is_told_page_by_page(old: Old) -> None:
+    old.port.page = 20
+    told: list[MigrationProgress] = []
+    run(upgrade(old.table, report=told.append))
+    assert len(told) >= 3
+    assert [one.done for one in told] == [False] * (len(told) - 1) + [True]
+    assert [one.looked_at for one in told] == sorted(one.looked_at for one in told)
+    assert told[-1].moved == DOORS
+    old.check_moved()
+
+
+def test_an_upgrade_cut_anywhere_is_finished_by_the_next(made_up_step: None) -> None:
+    resumed = 0
+    for left in (0, 1, 7, 19, 33, 48, 53):
+        old = Old()
+        old.port.page = 15
+        old.port.left = left
+        with pytest.raises(Unreachable):
+            run(upgrade(old.table))
+        old.port.left = 10**9
+        if left:
+            with pytest.raises(IncompatibleSchemaError, match="run it again"):
+                run(old.catalog.prepare())
+        noted = (run(old.table.get(RECORD)) or {}).get("position", {}).get("S", "null") != "null"
+        resumed += noted
+        before = len(old.port.requests)
+        run(upgrade(old.table))
+        scans = [one for one in old.port.requests[before:] if one.operation == "Scan"]
+        assert ("ExclusiveStartKey" in scans[0].params) == noted  # it goes on where it was
+        old.check_moved()
+    assert resumed >= 3
+
+
+def test_two_upgrades_at_once_do_no_harm(dynamo_endpoint: str, made_up_step: None) -> None:
+    """On a real engine, one of them page by page."""
+    old = Old(port_to(dynamo_endpoint))
+    old.port.page = 15
+    other = table_at("", name=old.table.name, port=old.port.inner)
+    old.port.before["UpdateItem"] = lambda: run(upgrade(other))
+    run(upgrade(old.table))
+    old.check_moved()
+    run(old.port.close())
+
+
+def test_a_newer_table_is_not_downgraded(old: Old) -> None:
+    run(old.table.write(ask.update(RECORD, sets={"schema_version": number(7)})))
+    with pytest.raises(IncompatibleSchemaError, match="update this one"):
+        run(upgrade(old.table))
+
+
+def test_old_headgates_find_the_new_version_on_the_namespace(old: Old) -> None:
+    key = (f"{old.ns}/SYSTEM#", "#CONFIG")
+    run(old.table.write(ask.update(key, sets={"schema_version": number(0)})))
+    run(upgrade(old.table))
+    item = run(old.table.get(key))
+    assert item["schema_version"] == {"N": "1"}
+
+
+def test_where_no_step_is_needed_a_missing_version_is_noted(
+    old: Old, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "MIGRATIONS", ())
+    assert run(upgrade(old.table, dry_run=True)) == []
+    with pytest.raises(IncompatibleSchemaError, match="headgate upgrade"):
+        run(old.catalog.prepare())
+    assert run(upgrade(old.table)) == []
+    run(old.catalog.prepare())

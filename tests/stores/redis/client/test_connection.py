@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,7 @@ import pytest
 
 from headgate.core.errors import Unreachable
 from headgate.stores.redis.client.commands import pack
-from headgate.stores.redis.client.connection import (
-    EARLY_CALLS,
-    LoopClock,
-    RedisConnection,
-)
+from headgate.stores.redis.client.connection import EARLY_CALLS, LoopClock, RedisConnection
 from headgate.stores.redis.client.errors import NotSent
 from headgate.stores.redis.client.url import Node
 
@@ -67,16 +62,6 @@ class Stage:
         return self.transports[-1]
 
 
-def staged(test: Callable[[Stage], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    async def main() -> None:
-        await test(Stage())
-
-    def run_it() -> None:
-        asyncio.run(main())
-
-    return run_it
-
-
 async def ending(task: asyncio.Task[Any]) -> Any:
     return (await asyncio.gather(task, return_exceptions=True))[0]
 
@@ -93,8 +78,8 @@ def holding(stage: Stage, seen: list[Any]) -> asyncio.Task[None]:
     return asyncio.create_task(caller())
 
 
-@staged
-async def test_an_answer_between_cancel_and_waking_reaches_the_caller(stage: Stage) -> None:
+async def test_an_answer_between_cancel_and_waking_reaches_the_caller() -> None:
+    stage = Stage()
     seen: list[Any] = []
     task = holding(stage, seen)
     await stage.sent()
@@ -104,8 +89,8 @@ async def test_an_answer_between_cancel_and_waking_reaches_the_caller(stage: Sta
     assert seen == ["PONG"]
 
 
-@staged
-async def test_a_loss_between_cancel_and_waking_reaches_the_caller(stage: Stage) -> None:
+async def test_a_loss_between_cancel_and_waking_reaches_the_caller() -> None:
+    stage = Stage()
     seen: list[Any] = []
     task = holding(stage, seen)
     await stage.sent()
@@ -115,8 +100,8 @@ async def test_a_loss_between_cancel_and_waking_reaches_the_caller(stage: Stage)
     assert [type(each) for each in seen] == [Unreachable]
 
 
-@staged
-async def test_a_cancel_after_the_answer_comes_after_the_result(stage: Stage) -> None:
+async def test_a_cancel_after_the_answer_comes_after_the_result() -> None:
+    stage = Stage()
     seen: list[Any] = []
     task = holding(stage, seen)
     await stage.sent()
@@ -126,8 +111,8 @@ async def test_a_cancel_after_the_answer_comes_after_the_result(stage: Stage) ->
     assert seen == ["PONG"]
 
 
-@staged
-async def test_calls_of_one_turn_are_written_at_once(stage: Stage) -> None:
+async def test_calls_of_one_turn_are_written_at_once() -> None:
+    stage = Stage()
     tasks = [stage.ask() for _ in range(5)]
     transport = await stage.sent(5)
     assert len(transport.written) == 1
@@ -139,8 +124,8 @@ async def test_calls_of_one_turn_are_written_at_once(stage: Stage) -> None:
     assert replies[4] == "5"
 
 
-@staged
-async def test_many_calls_of_one_turn_are_under_way_before_it_ends(stage: Stage) -> None:
+async def test_many_calls_of_one_turn_are_under_way_before_it_ends() -> None:
+    stage = Stage()
     tasks = [stage.ask()]
     await stage.sent()
     tasks += [stage.ask() for _ in range(2 * EARLY_CALLS + 3)]
@@ -150,8 +135,8 @@ async def test_many_calls_of_one_turn_are_under_way_before_it_ends(stage: Stage)
     assert set(await asyncio.gather(*tasks)) == {"PONG"}
 
 
-@staged
-async def test_nothing_is_written_early_while_the_other_side_is_slow(stage: Stage) -> None:
+async def test_nothing_is_written_early_while_the_other_side_is_slow() -> None:
+    stage = Stage()
     tasks = [stage.ask()]
     transport = await stage.sent()
     stage.link.pause_writing()
@@ -164,13 +149,12 @@ async def test_nothing_is_written_early_while_the_other_side_is_slow(stage: Stag
     assert set(await asyncio.gather(*tasks)) == {"PONG"}
 
 
-@staged
-async def test_an_overdue_head_gets_one_more_look(stage: Stage) -> None:
+async def test_an_overdue_head_gets_one_more_look() -> None:
     """As in a loop that was busy past the deadline and runs its timers before it reads."""
+    stage = Stage()
     task = stage.ask(due_s=0.05)
     await stage.sent()
     time.sleep(0.06)
-    assert stage.link._timer is not None
     stage.link._timer.cancel()
     stage.link._look()
     assert not task.done()
@@ -178,8 +162,8 @@ async def test_an_overdue_head_gets_one_more_look(stage: Stage) -> None:
     assert await task == "PONG"
 
 
-@staged
-async def test_an_overdue_head_takes_the_sent_along_and_leaves_the_unsent(stage: Stage) -> None:
+async def test_an_overdue_head_takes_the_sent_along_and_leaves_the_unsent() -> None:
+    stage = Stage()
     head, second = stage.ask(due_s=0.01), stage.ask()
     first_line = await stage.sent(2)
     stage.link.pause_writing()
@@ -193,8 +177,8 @@ async def test_an_overdue_head_takes_the_sent_along_and_leaves_the_unsent(stage:
     assert await third == "PONG"
 
 
-@staged
-async def test_answers_nobody_asked_for_end_the_connection(stage: Stage) -> None:
+async def test_answers_nobody_asked_for_end_the_connection() -> None:
+    stage = Stage()
     task = stage.ask()
     transport = await stage.sent()
     stage.receive(b"+PONG\r\n+PONG\r\n")
@@ -207,20 +191,17 @@ async def test_answers_nobody_asked_for_end_the_connection(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("noise", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01"])
-def test_what_is_no_reply_ends_the_connection(noise: bytes) -> None:
-    @staged
-    async def test(stage: Stage) -> None:
-        task = stage.ask(due_s=0.05)
-        transport = await stage.sent()
-        stage.receive(noise)
-        assert type(await ending(task)) is Unreachable
-        assert transport.aborted
-
-    test()
+async def test_what_is_no_reply_ends_the_connection(noise: bytes) -> None:
+    stage = Stage()
+    task = stage.ask(due_s=0.05)
+    transport = await stage.sent()
+    stage.receive(noise)
+    assert type(await ending(task)) is Unreachable
+    assert transport.aborted
 
 
-@staged
-async def test_a_retired_connection_answers_what_was_sent(stage: Stage) -> None:
+async def test_a_retired_connection_answers_what_was_sent() -> None:
+    stage = Stage()
     first = stage.ask()
     transport = await stage.sent()
     stage.link.retire()
@@ -235,9 +216,9 @@ async def test_a_retired_connection_answers_what_was_sent(stage: Stage) -> None:
     assert await second == "NEW"
 
 
-@staged
-async def test_a_late_attempt_expires_by_itself(stage: Stage) -> None:
+async def test_a_late_attempt_expires_by_itself() -> None:
     """A redirected call joins the line with less time than those before it."""
+    stage = Stage()
     first = stage.ask()
     late = stage.ask(due_s=0.01)
     transport = await stage.sent(2)
@@ -247,8 +228,8 @@ async def test_a_late_attempt_expires_by_itself(stage: Stage) -> None:
     assert await first == "1"
 
 
-@staged
-async def test_a_late_attempt_that_was_not_sent_never_is(stage: Stage) -> None:
+async def test_a_late_attempt_that_was_not_sent_never_is() -> None:
+    stage = Stage()
     first = stage.ask()
     transport = await stage.sent()
     stage.link.pause_writing()
@@ -261,29 +242,23 @@ async def test_a_late_attempt_that_was_not_sent_never_is(stage: Stage) -> None:
     assert len(transport.written) == 1  # nor the ASKING before it
 
 
-def test_a_busy_loop_stops_the_clock_and_an_idle_one_does_not() -> None:
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        clock = LoopClock(loop, 1.0)
-        before_s = clock.now_s()
-        time.sleep(1.2)  # as a loop that starts thousands of tasks
-        await asyncio.sleep(0)
-        assert clock.now_s() - before_s < 0.5
-        before_s, began_s = clock.now_s(), loop.time()
-        while clock.now_s() - before_s < 0.5:  # ends, so it does count
-            await asyncio.sleep(0.01)
-        assert loop.time() - began_s >= 0.49  # and never runs ahead
-
-    asyncio.run(test())
+async def test_a_busy_loop_stops_the_clock_and_an_idle_one_does_not() -> None:
+    loop = asyncio.get_running_loop()
+    clock = LoopClock(loop, 1.0)
+    before_s = clock.now_s()
+    time.sleep(1.2)  # as a loop that starts thousands of tasks
+    await asyncio.sleep(0)
+    assert clock.now_s() - before_s < 0.5
+    before_s, began_s = clock.now_s(), loop.time()
+    while clock.now_s() - before_s < 0.5:  # ends, so it does count
+        await asyncio.sleep(0.01)
+    assert loop.time() - began_s >= 0.49  # and never runs ahead
 
 
-def test_a_clock_that_nobody_asks_stops_ticking() -> None:
-    async def test() -> None:
-        clock = LoopClock(asyncio.get_running_loop(), 0.01)
-        clock.now_s()
-        while clock._timer is not None:
-            await asyncio.sleep(0.001)
-        clock.now_s()
-        assert clock._timer is not None
-
-    asyncio.run(test())
+async def test_a_clock_that_nobody_asks_stops_ticking() -> None:
+    clock = LoopClock(asyncio.get_running_loop(), 0.01)
+    clock.now_s()
+    while clock._timer is not None:
+        await asyncio.sleep(0.001)
+    clock.now_s()
+    assert clock._timer is not None

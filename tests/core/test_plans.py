@@ -1,0 +1,241 @@
+"""Which limits apply: over every combination of levels, limit by limit, and the modes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.levels import (
+    LEVELS,
+    Entity,
+    EntityConfig,
+    Lookup,
+    Mode,
+    OnUnavailable,
+    StoredLevel,
+    resolve,
+)
+from headgate.core.limits import Limit
+from headgate.core.plan import Cache, CacheStats, Plan
+from headgate.core.plan_cache import SHARED_PLANS_MAX, SharedPlans, make_plan
+from headgate.core.record import Terms
+from tests.core.kit import LAW
+
+# each level names a limit of its own, the one everybody names, and one it shares with the next
+NAMES = {
+    level: ("all", level, f"pair{place}", f"pair{place + 1}") for place, level in enumerate(LEVELS)
+}
+
+
+def limits_at(level: str) -> tuple[Limit, ...]:
+    return tuple(Limit.per_minute(name, LEVELS.index(level) + 1) for name in NAMES[level])
+
+
+def standing_with(present: dict[str, bool]) -> EntityConfig:
+    def stored(level: str) -> StoredLevel | None:
+        version = LEVELS.index(level) + 10
+        return StoredLevel(limits_at(level), version) if present[level] else None
+
+    return EntityConfig("key-1", None, *(stored(level) for level in LEVELS[:4]))
+
+
+@pytest.mark.parametrize("flags", list(product((False, True), repeat=5)))
+def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[bool, ...]) -> None:
+    present = dict(zip(LEVELS, flags, strict=True))
+    defaults = limits_at("limiter") if present["limiter"] else ()
+    found = resolve(standing_with(present), "gpt-4", defaults)
+    there = [level for level in LEVELS if present[level]]
+    names = {name for level in there for name in NAMES[level]}
+    assert {one.limit.name for one in found.given} == names
+    assert len(found.limits) == len(names)
+    for one in found.given:
+        naming = [level for level in there if one.limit.name in NAMES[level]]
+        assert one.level == naming[0]
+        assert one.limit.capacity == LEVELS.index(naming[0]) + 1
+        assert one.version == (0 if naming[0] == "limiter" else one.limit.capacity + 9)
+        assert len(one.overrides) == len(naming) - 1
+        assert one.source not in one.overrides
+    stored = [level for level in there if level != "limiter"]
+    assert found.source == (stored[0] if stored else None)
+
+
+def test_a_level_without_limits_switches_nothing_off() -> None:
+    standing = EntityConfig(
+        "key-1", None, StoredLevel((), 4), None, StoredLevel(limits_at("resource"), 2), None
+    )
+    assert resolve(standing, "gpt-4").limits == limits_at("resource")
+
+
+@pytest.mark.parametrize("of_entity", Mode)
+@pytest.mark.parametrize("of_resource", Mode)
+def test_disabled_wins_then_bypass_and_the_entity_is_named_first(
+    of_entity: Mode, of_resource: Mode
+) -> None:
+    entity = Entity("key-1", mode=of_entity)
+    standing = EntityConfig("key-1", entity, None, None, StoredLevel((), 1, mode=of_resource), None)
+    found = resolve(standing, "gpt-4")
+    order = [Mode.DISABLED, Mode.BYPASS, Mode.NORMAL]
+    assert found.mode is min(of_entity, of_resource, key=order.index)
+    sources = {Mode.NORMAL: ""} | {of_resource: "resource gpt-4"} | {of_entity: "entity key-1"}
+    assert found.mode_source == ("" if found.mode is Mode.NORMAL else sources[found.mode])
+
+
+@pytest.mark.parametrize("rule", [None, *OnUnavailable])
+def test_the_outage_rule_is_the_system_s(rule: OnUnavailable | None) -> None:
+    system = StoredLevel(limits_at("system"), 1, on_unavailable=rule)
+    elsewhere = StoredLevel((), 1, on_unavailable=OnUnavailable.BLOCK)
+    standing = EntityConfig("key-1", None, elsewhere, elsewhere, elsewhere, system)
+    assert resolve(standing, "gpt-4").on_unavailable is rule
+    assert resolve(EntityConfig("key-1", None, *[None] * 4), "gpt-4").on_unavailable is None
+
+
+def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None:
+    """Equal terms are shared between plans; which level gave a limit must not be shared."""
+    limits = (Limit.per_minute("rpm", 100),)
+    own = Lookup(7, (EntityConfig("key-1", None, StoredLevel(limits, 7), None, None, None),))
+    shared = Lookup(7, (EntityConfig("key-2", None, None, None, StoredLevel(limits, 7), None),))
+    seen: dict[Terms, Terms] = {}
+    sources = []
+    for lookup in (own, shared):
+        terms = make_plan("ns", "gpt-4", lookup, (), None, seen).slots[0].terms
+        seen.setdefault(terms, terms)
+        sources.append(terms.sources)
+    assert sources == [("entity",), ("resource",)]
+
+
+# A plan that is copied for another entity is the plan that would be made for it.
+
+RESOURCE = StoredLevel((Limit.per_minute("rpm", 60), Limit.per_day("rpd", 900, soft=True)), 3)
+SYSTEM = StoredLevel((Limit.per_minute("tpm", 1000),), 2)
+COMMON = Lookup(7, (EntityConfig("ann", None, None, None, RESOURCE, SYSTEM),))
+DEFAULTS = object()
+
+
+def _kept() -> SharedPlans:
+    moulds = SharedPlans()
+    plan = make_plan("ns", "r", COMMON, (), None, {})
+    moulds.keep("ns", "r", COMMON, DEFAULTS, plan)
+    return moulds
+
+
+def _told(plan: Plan) -> object:
+    slots = [(one.key, one.terms, one.names, one.bounds, one.each_max) for one in plan.slots]
+    return slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass
+
+
+def _of(**changes: object) -> Lookup:
+    return Lookup(7, (replace(COMMON.lineage[0], entity_id="bob", **changes),))  # type: ignore[arg-type]
+
+
+def test_it_is_the_plan_that_would_be_made() -> None:
+    moulds, rng = _kept(), random.Random(1)
+    for _ in range(200):
+        entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
+        lookup = _of(entity=entity)
+        copied = moulds.copy("ns", "r", lookup, DEFAULTS)
+        assert _told(copied) == _told(make_plan("ns", "r", lookup, (), None, {}))
+
+
+def test_what_differs_is_made_anew() -> None:
+    moulds = _kept()
+    own = StoredLevel((), 1)
+    for lookup in (
+        _of(own=own),
+        _of(own_default=own),
+        _of(resource=None),
+        _of(resource=replace(RESOURCE, mode=Mode.DISABLED)),
+        _of(system=None),
+        _of(entity=Entity("bob", mode=Mode.BYPASS)),
+        Lookup(8, COMMON.lineage),
+        Lookup(7, (*COMMON.lineage, *COMMON.lineage)),
+    ):
+        assert moulds.copy("ns", "r", lookup, DEFAULTS) is None
+    assert moulds.copy("ns", "r", _of(), object()) is None
+    assert moulds.copy("other", "r", _of(), DEFAULTS) is None
+    assert moulds.copy("ns", "other", _of(), DEFAULTS) is None
+    assert moulds.copy("ns", "r", _of(), DEFAULTS) is not None
+
+
+def test_an_entity_with_limits_of_its_own_is_no_mould() -> None:
+    moulds = SharedPlans()
+    lookup = _of(own=SYSTEM)
+    moulds.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
+    assert moulds.copy("ns", "r", COMMON, DEFAULTS) is None
+
+
+def test_moulds_are_bounded() -> None:
+    moulds = SharedPlans()
+    plan = make_plan("ns", "r", COMMON, (), None, {})
+    for number in range(SHARED_PLANS_MAX + 10):
+        moulds.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
+        assert len(moulds._kept) <= SHARED_PLANS_MAX
+
+
+# A cache is bounded, forgets in time, and knows what is not there.
+
+verbs = st.sampled_from(("get", "put", "put", "drop", "stale"))
+stories = st.lists(st.tuples(verbs, st.integers(0, 6), st.integers(0, 5)), max_size=40)
+
+
+@LAW
+@given(stories, st.integers(1, 4), st.integers(1, 12))
+def test_a_cache_is_a_bounded_map_whose_entries_live_for_a_while(
+    story: list[tuple[str, int, int]], entries_max: int, ttl_ms: int
+) -> None:
+    cache: Cache[int] = Cache(ttl_ms, entries_max)
+    model: dict[int, tuple[int, int]] = {}
+    now_ms, gets, hits = 0, 0, 0
+    for value, (verb, key, gap_ms) in enumerate(story):
+        now_ms += gap_ms
+        if verb == "put":
+            cache.put(key, value, now_ms)
+            model.pop(key, None)
+            while len(model) >= entries_max:
+                del model[next(iter(model))]
+            model[key] = (now_ms + ttl_ms, value)
+        elif verb == "drop":
+            cache.drop(key)
+            model.pop(key, None)
+        elif verb == "stale":
+            assert cache.stale(key) == (model[key][1] if key in model else None)
+        else:
+            end_ms, known = model.get(key, (0, -1))
+            fresh = now_ms < end_ms
+            assert cache.get(key, now_ms) == (known if fresh else None)
+            gets, hits = gets + 1, hits + fresh
+        assert len(model) <= entries_max
+        assert cache.stats() == CacheStats(hits, gets - hits, len(model), ttl_ms / 1000)
+
+
+def test_what_was_not_found_is_remembered_too() -> None:
+    cache: Cache[None] = Cache(100)
+    cache.put("a", None, 0)
+    assert cache.get("a", 1) is None
+    assert (cache.hits, cache.misses) == (1, 0)
+    assert cache.get("b", 1) is None
+    assert (cache.hits, cache.misses) == (1, 1)
+
+
+def test_a_time_to_live_of_zero_is_no_cache() -> None:
+    cache: Cache[str] = Cache(0)
+    cache.put("a", "value", 0)
+    assert cache.get("a", 0) is None
+    assert cache.stale("a") is None
+    assert cache.stats().size == 0
+
+
+def test_dropping_some_and_dropping_all() -> None:
+    cache: Cache[int] = Cache(100)
+    for number in range(6):
+        cache.put(number, number, 0)
+    for key in (1, 3, 5):
+        cache.drop(key)
+    assert [cache.get(number, 1) for number in range(6)] == [0, None, 2, None, 4, None]
+    cache.drop("never there")
+    cache.invalidate()
+    assert cache.stats().size == 0
