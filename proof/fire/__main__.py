@@ -61,26 +61,14 @@ def _arguments() -> argparse.Namespace:
 
 def row(fire: Fire) -> list[str]:
     found = fire.found
-    sure, seen, sent = found.credits
     return [
-        fire.engine,
-        fire.scenario,
-        f"{fire.seconds:g}",
-        f"{len(fire.faults)}",
-        f"{found.admitted}",
-        f"{found.refused}",
-        f"{found.unanswered}",
-        f"{found.excess:g}",
-        f"{found.leaked}",
-        f"{found.may_leak}",
-        f"{found.forgotten}",
-        f"{sure} ≤ {seen} ≤ {sent}",
-        f"{found.longest_ms}",
-        _spread(found.until_one_ms),
-        _spread(found.until_all_ms),
-        _spread(found.silences_ms),
+        fire.engine, fire.scenario, f"{fire.seconds:g}",
+        *map(str, (len(fire.faults), found.admitted, found.refused, found.unanswered)),
+        f"{found.excess:g}", *map(str, (found.leaked, found.may_leak, found.forgotten)),
+        " ≤ ".join(map(str, found.credits)), str(found.longest_ms),
+        *map(_spread, (found.until_one_ms, found.until_all_ms, found.silences_ms)),
         "no" if found.broken else "yes",
-    ]
+    ]  # fmt: skip
 
 
 def _spread(times_ms: tuple[int, ...]) -> str:

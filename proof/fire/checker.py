@@ -8,12 +8,86 @@ of `y` is below it is what was given back.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from proof.fire.journal import Life
-from proof.fire.recovery import NEVER_MS, Fault, Times, longest_ms
+
+NEVER_MS = -1
+
+
+class Fault(NamedTuple):
+    """Something that was done to them. Wall times: an engine that is killed is dead at `began_ms`;
+    at `over_ms` it is healed."""
+
+    kind: str
+    began_ms: int
+    over_ms: int
+    life: int | None = None  # the process it was done to, by its place among the lives
+
+
+class Times:
+    """When answers came, in order: of each bucket and of each life."""
+
+    def __init__(self, lives: Sequence[Life], buckets: Iterable[str]) -> None:
+        self._admitted = [
+            sorted(
+                answer.wall_ms
+                for life in lives
+                for answer in life.answers
+                if answer.kind == "a" and answer.bucket == bucket
+            )
+            for bucket in buckets
+        ]
+        self._told = [
+            sorted(answer.wall_ms for answer in life.answers if answer.kind != "u")
+            for life in lives
+        ]
+
+    def until_one_ms(self, fault: Fault) -> int:
+        """From the fault's end until somebody was admitted, to every bucket."""
+        waits = [_wait_ms(admitted, fault.over_ms) for admitted in self._admitted]
+        return NEVER_MS if NEVER_MS in waits else max(waits)
+
+    def silence_ms(self, fault: Fault) -> int:
+        """The longest time around the fault in which nobody was admitted to some bucket."""
+        return max(_gap_ms(admitted, fault) for admitted in self._admitted)
+
+    def until_all_ms(self, fault: Fault) -> int:
+        """From the fault's end until each process that lived on had an answer."""
+        waits = [
+            _wait_ms(told, fault.over_ms)
+            for told in self._told
+            if told and told[0] < fault.began_ms and told[-1] >= fault.over_ms
+        ]
+        return max(waits, default=NEVER_MS)
+
+
+def _wait_ms(ordered: Sequence[int], from_ms: int) -> int:
+    place = bisect_left(ordered, from_ms)
+    return ordered[place] - from_ms if place < len(ordered) else NEVER_MS
+
+
+def _gap_ms(ordered: Sequence[int], fault: Fault) -> int:
+    """The longest step between two moments that touches the fault."""
+    first = max(0, bisect_left(ordered, fault.began_ms) - 1)
+    last = bisect_left(ordered, fault.over_ms) + 1
+    around = ordered[first:last]
+    return max((later - early for early, later in pairwise(around)), default=0)
+
+
+def longest_ms(lives: Sequence[Life], faults: Sequence[Fault]) -> int:
+    """The longest call during which its own process was not stopped."""
+    found = 0
+    for place, life in enumerate(lives):
+        stops = [fault for fault in faults if fault.kind == "stop_worker" and fault.life == place]
+        for answer in life.answers:
+            began_ms, ended_ms = answer.wall_ms - answer.took_ms, answer.wall_ms
+            if not any(began_ms <= stop.over_ms and stop.began_ms <= ended_ms for stop in stops):
+                found = max(found, answer.took_ms)
+    return found
 
 
 class Terms(NamedTuple):
@@ -89,50 +163,25 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Findings:
-    """What happened, in figures; `broken` names every promise that was not kept."""
+    """What happened to all buckets, in figures; `broken` names every promise that was not kept."""
 
-    buckets: tuple[Bucket, ...]
+    admitted: int
     refused: int
     unanswered: int
-    under_way: int  # when their processes died
+    excess: float
+    leaked: int
+    may_leak: int
+    forgotten: int
+    credits: tuple[int, int, int]  # confirmed, seen by the store, sent
     longest_ms: int
     until_one_ms: tuple[int, ...]  # after each fault
     until_all_ms: tuple[int, ...]
     silences_ms: tuple[int, ...]
     broken: tuple[str, ...]
 
-    @property
-    def admitted(self) -> int:
-        return sum(bucket.admitted for bucket in self.buckets)
-
-    @property
-    def excess(self) -> float:
-        return max(bucket.excess for bucket in self.buckets)
-
-    @property
-    def leaked(self) -> int:
-        return sum(max(0, bucket.taken - bucket.admitted) for bucket in self.buckets)
-
-    @property
-    def may_leak(self) -> int:
-        return sum(bucket.may_leak for bucket in self.buckets)
-
-    @property
-    def forgotten(self) -> int:
-        return sum(max(0, bucket.admitted - bucket.taken) for bucket in self.buckets)
-
-    @property
-    def credits(self) -> tuple[int, int, int]:
-        """Confirmed, seen by the store, sent."""
-        return (
-            sum(bucket.credits_sure for bucket in self.buckets),
-            sum(bucket.credits_seen for bucket in self.buckets),
-            sum(bucket.credits_sent for bucket in self.buckets),
-        )
-
 
 def examine(bout: Bout) -> Findings:
-    buckets = tuple(_bucket(bout, name) for name in sorted(bout.counts))
+    buckets = [_bucket(bout, name) for name in sorted(bout.counts)]
     times = Times(bout.lives, bout.counts)
     until_one_ms = tuple(map(times.until_one_ms, bout.faults))
     longest = longest_ms(bout.lives, bout.faults)
@@ -141,11 +190,19 @@ def examine(bout: Bout) -> Findings:
         broken.append(f"a call took {longest} ms; its deadline is {bout.promise.deadline_s:g} s")
     if NEVER_MS in until_one_ms:
         broken.append("nobody was admitted after a fault")
+    sure, seen, sent = (
+        sum(getattr(bucket, f"credits_{kind}") for bucket in buckets)
+        for kind in ("sure", "seen", "sent")
+    )
     return Findings(
-        buckets=buckets,
+        admitted=sum(bucket.admitted for bucket in buckets),
         refused=_total(bout, "r"),
         unanswered=_total(bout, "u"),
-        under_way=sum(life.under_way(name) for life in bout.lives for name in bout.counts),
+        excess=max(bucket.excess for bucket in buckets),
+        leaked=sum(max(0, bucket.taken - bucket.admitted) for bucket in buckets),
+        may_leak=sum(bucket.may_leak for bucket in buckets),
+        forgotten=sum(max(0, bucket.admitted - bucket.taken) for bucket in buckets),
+        credits=(sure, seen, sent),
         longest_ms=longest,
         until_one_ms=until_one_ms,
         until_all_ms=tuple(map(times.until_all_ms, bout.faults)),
@@ -173,7 +230,6 @@ def excess(ordered_ms: Sequence[int], terms: Terms) -> float:
 def _bucket(bout: Bout, name: str) -> Bucket:
     lives = bout.lives
     ordered_ms = sorted(at_ms for life in lives for other, at_ms in life.admitted if other == name)
-    sent = sum(life.count("c", name) for life in lives)
     count = bout.counts[name]
     return Bucket(
         name=name,
@@ -184,7 +240,7 @@ def _bucket(bout: Bout, name: str) -> Bucket:
         may_forget=_may_forget(bout, ordered_ms),
         credits_sure=sum(life.count("d", name) for life in lives),
         credits_seen=count.x - count.y,
-        credits_sent=sent,
+        credits_sent=sum(life.count("c", name) for life in lives),
     )
 
 

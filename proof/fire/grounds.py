@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -17,9 +18,7 @@ from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.record import cell_of
 from headgate.core.runtime import run
 from headgate.stores.redis.client.cluster import slot_of
-from proof.fire.checker import Count, Promise, Terms
-from proof.fire.crew import now_ms
-from proof.fire.recovery import Fault
+from proof.fire.checker import Count, Fault, Promise, Terms
 from proof.fire.worker import BUCKETS, RESOURCE, limits
 from tests.stores.dynamodb import engine as aws
 from tests.stores.redis import servers
@@ -29,7 +28,8 @@ PATIENCE_MS = 20_000  # where nothing is done to the engine, only the machine ca
 READ_MS = 20_000
 OUTAGE_S = 3.0  # long enough for the breaker to open
 
-Attack = Callable[[random.Random], Fault]
+# What is done; a fault where the attack knows better than its caller when it began and was over.
+Attack = Callable[[random.Random], Fault | None]
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,14 @@ class Ground:
     promise: Promise
     attacks: Mapping[str, Attack] = field(default_factory=dict)
 
-    def opened(self) -> SyncRateLimiter:
-        return SyncRateLimiter(
-            self.quiet_url, limits=limits(self.terms.rate_per_s, self.terms.capacity)
-        )
-
     def prepare(self) -> None:
         """The store's structures and the namespace exist, so that all workers find the same."""
         SyncRepository.open(self.quiet_url).close()
 
     def counts(self) -> dict[str, Count]:
         """What the store says was consumed of each bucket."""
-        with self.opened() as limiter:
+        own = limits(self.terms.rate_per_s, self.terms.capacity)
+        with SyncRateLimiter(self.quiet_url, limits=own) as limiter:
             return {bucket: _count(limiter, bucket) for bucket in BUCKETS}
 
 
@@ -66,43 +62,27 @@ def _count(limiter: SyncRateLimiter, bucket: str) -> Count:
     return Count(*(0 if cell is None else cell.consumed_milli // 1000 for cell in cells))
 
 
-def timed(kind: str, act: Callable[[], None]) -> Fault:
-    began_ms = now_ms()
-    act()
-    return Fault(kind, began_ms, now_ms())
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def cutting(proxy: servers.FaultProxy) -> dict[str, Attack]:
     """Connections that end: at any time, before a call got there, after it did."""
 
-    def in_mode(mode: str, rng: random.Random) -> Fault:
-        def act() -> None:
-            proxy.mode = mode
-            time.sleep(rng.uniform(0.02, 0.1))
-            proxy.mode = "pass"
+    def in_mode(rng: random.Random, mode: str) -> None:
+        proxy.mode = mode
+        time.sleep(rng.uniform(0.02, 0.1))
+        proxy.mode = "pass"
 
-        return timed(mode, act)
-
-    return {
-        "cut": lambda rng: timed("cut", proxy.cut),
-        "cut_before": lambda rng: in_mode("cut_before", rng),
-        "cut_after": lambda rng: in_mode("cut_after", rng),
-        "hold": lambda rng: in_mode("hold", rng),
-    }
+    modes = {mode: partial(in_mode, mode=mode) for mode in ("cut_before", "cut_after", "hold")}
+    return {"cut": lambda rng: proxy.cut(), **modes}
 
 
-def freezing(pid: Callable[[], int]) -> Attack:
+def freeze(pid: int, rng: random.Random) -> None:
     """The engine stands still for longer than a call may take, and goes on."""
-
-    def attack(rng: random.Random) -> Fault:
-        def act() -> None:
-            os.kill(pid(), signal.SIGSTOP)
-            time.sleep(TIMEOUT_MS / 1000 * rng.uniform(1.2, 2))
-            os.kill(pid(), signal.SIGCONT)
-
-        return timed("freeze", act)
-
-    return attack
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(TIMEOUT_MS / 1000 * rng.uniform(1.2, 2))
+    os.kill(pid, signal.SIGCONT)
 
 
 def option(url: str, **options: object) -> str:
@@ -127,10 +107,10 @@ def redis(folder: Path, scenario: str) -> Iterator[Ground]:
             promise=Promise(timeout_ms / 1000, crash_s=2.0, crashes=("restart", "outage")),
             attacks={
                 **cutting(proxy),
-                "flush_scripts": lambda rng: timed("flush_scripts", lambda: _flush(server.url)),
+                "flush_scripts": lambda rng: _flush(server.url),
                 "restart": lambda rng: _again("restart", server, 0),
                 "outage": lambda rng: _again("outage", server, OUTAGE_S),
-                "freeze": freezing(lambda: server.pid),
+                "freeze": lambda rng: freeze(server.pid, rng),
             },
         )
 
@@ -155,14 +135,13 @@ def cluster(folder: Path, scenario: str) -> Iterator[Ground]:
     timeout_ms = PATIENCE_MS if calm else TIMEOUT_MS
     with servers.Cluster(folder, replicas=0 if calm else 1) as nodes:
         quiet_url = option(nodes.url, timeout_ms=READ_MS)
-        ground = Ground(
+        yield Ground(
             url=option(nodes.url, timeout_ms=timeout_ms, breaker="on" if calm else "off"),
             quiet_url=quiet_url,
             terms=Terms(100, 400),
             promise=Promise(timeout_ms / 1000, crash_s=1.0, crashes=("failover",)),
             attacks={"failover": lambda rng: _fail_over(nodes, _hot_slot(quiet_url))},
         )
-        yield ground
 
 
 def _hot_slot(url: str) -> int:
@@ -190,15 +169,12 @@ def sqlite(folder: Path, scenario: str) -> Iterator[Ground]:
     timeout_ms = 500 if scenario == "lock" else PATIENCE_MS
     url = f"sqlite:///{path}"
 
-    def hold(rng: random.Random) -> Fault:
-        def act() -> None:
-            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("PRAGMA busy_timeout = 20000")
-                other.execute("BEGIN IMMEDIATE")
-                time.sleep(rng.uniform(0.8, 1.5))
-                other.execute("ROLLBACK")
-
-        return timed("lock", act)
+    def hold(rng: random.Random) -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("PRAGMA busy_timeout = 20000")
+            other.execute("BEGIN IMMEDIATE")
+            time.sleep(rng.uniform(0.8, 1.5))
+            other.execute("ROLLBACK")
 
     yield Ground(
         url=option(url, timeout_ms=timeout_ms, breaker="off" if scenario == "lock" else "on"),
@@ -224,7 +200,7 @@ def dynamodb(folder: Path, scenario: str) -> Iterator[Ground]:
             quiet_url=_table(running.port, timeout_ms=READ_MS),
             terms=Terms(10, 10),
             promise=Promise(timeout_ms / 1000, slack_s=timeout_ms / 1000),
-            attacks={**cutting(proxy), "freeze": freezing(lambda: running.pid)},
+            attacks={**cutting(proxy), "freeze": lambda rng: freeze(running.pid, rng)},
         )
 
 

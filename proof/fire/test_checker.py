@@ -8,9 +8,19 @@ from dataclasses import replace
 
 import pytest
 
-from proof.fire.checker import Bout, Count, Promise, Terms, examine, excess
+from proof.fire.checker import (
+    NEVER_MS,
+    Bout,
+    Count,
+    Fault,
+    Promise,
+    Terms,
+    Times,
+    examine,
+    excess,
+    longest_ms,
+)
 from proof.fire.journal import Life, Pen, parse, read
-from proof.fire.recovery import NEVER_MS, Fault, Times, longest_ms
 
 TERMS = Terms(capacity=10, rate_per_s=100)
 START_MS = 1_000_000

@@ -1,6 +1,6 @@
 """One process that takes from a few buckets again and again and writes down what it was given.
 
-`python -m fire.worker URL JOURNAL SEED COLOUR RATE CAPACITY`; it ends when told to (SIGTERM).
+`python -m proof.fire.worker URL JOURNAL SEED COLOUR RATE CAPACITY`; it ends when told to (SIGTERM).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -57,29 +58,40 @@ def observer(event: Event) -> None:
 
 
 class Round:
-    """One ask, from the first line in the journal to the last."""
+    """One ask, from the first line in the journal to the last. Around the whole of it, it notes
+    how it ended; `pause_s` is for how long to pause then."""
 
     def __init__(self, pen: Pen, rng: random.Random) -> None:
         self._pen = pen
+        self._rng = rng
         self.bucket = BUCKETS[rng.random() < 0.2]
         self.gives_back = rng.random() < CREDIT_SHARE
+        self.pause_s = 0.0
         pen.note("t", self.bucket)
         self._start_ns = time.monotonic_ns()
+
+    def __enter__(self) -> Round:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, RateLimitExceeded):
+            self._end("r")
+            # About as long as was told: somebody is always early, so the limit is always tried.
+            told_s = min(error.retry_after_seconds, PAUSE_S_MAX)
+            self.pause_s = told_s * self._rng.uniform(0.5, 1.5)
+        elif isinstance(error, RateLimiterUnavailable):
+            self._end("u")
+            self.pause_s = PAUSE_S_DOWN
+        return self.pause_s > 0 or error is None
 
     def admitted(self) -> None:
         self._end("a", _decided_ms.get())
 
-    def refused(self) -> None:
-        self._end("r")
-
-    def unanswered(self) -> None:
-        self._end("u")
-
-    def giving_back(self) -> None:
+    @contextmanager
+    def giving_back(self) -> Iterator[None]:
         _lost.set(False)
         self._pen.note("c", self.bucket)
-
-    def gave_back(self) -> None:
+        yield
         self._pen.note("l" if _lost.get() else "d", self.bucket)
 
     def _end(self, kind: str, *numbers: int) -> None:
@@ -93,27 +105,17 @@ class Worker:
         self.rng = random.Random(seed)
         self.over = False
 
-    def pause_s(self, refused: RateLimitExceeded) -> float:
-        """About as long as was told: somebody is always early, so the limit is always tried."""
-        return min(refused.retry_after_seconds, PAUSE_S_MAX) * self.rng.uniform(0.5, 1.5)
-
     def blocking(self, limiter: SyncRateLimiter) -> None:
         limiter.engine.use(Witness(limiter.engine.store))
         while not self.over:
             one = Round(self.pen, self.rng)
-            try:
-                with limiter.acquire(one.bucket, RESOURCE, {"x": 1, "y": 1}) as lease:
-                    one.admitted()
-                    if one.gives_back:
-                        one.giving_back()
+            with one, limiter.acquire(one.bucket, RESOURCE, {"x": 1, "y": 1}) as lease:
+                one.admitted()
+                if one.gives_back:
+                    with one.giving_back():
                         lease.release(y=1)
-                        one.gave_back()
-            except RateLimitExceeded as refused:
-                one.refused()
-                time.sleep(self.pause_s(refused))
-            except RateLimiterUnavailable:
-                one.unanswered()
-                time.sleep(PAUSE_S_DOWN)
+            if one.pause_s:
+                time.sleep(one.pause_s)
         limiter.close()
 
     async def tasks(self, limiter: RateLimiter) -> None:
@@ -124,19 +126,14 @@ class Worker:
     async def _task(self, limiter: RateLimiter) -> None:
         while not self.over:
             one = Round(self.pen, self.rng)
-            try:
+            with one:
                 async with limiter.acquire(one.bucket, RESOURCE, {"x": 1, "y": 1}) as lease:
                     one.admitted()
                     if one.gives_back:
-                        one.giving_back()
-                        await lease.release(y=1)
-                        one.gave_back()
-            except RateLimitExceeded as refused:
-                one.refused()
-                await asyncio.sleep(self.pause_s(refused))
-            except RateLimiterUnavailable:
-                one.unanswered()
-                await asyncio.sleep(PAUSE_S_DOWN)
+                        with one.giving_back():
+                            await lease.release(y=1)
+            if one.pause_s:
+                await asyncio.sleep(one.pause_s)
 
 
 def main(url: str, journal: str, seed: int, colour: str, rate_per_s: int, capacity: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from headgate import ValidationError
 from headgate.admin.export import FORMAT, read_lines
 from headgate.cli.commands import limits as limits_file
-from headgate.declare.yaml_tree import Findings, InvalidFile
+from headgate.declare.yaml_fields import Findings, InvalidFile
 from headgate.service.keys.file import decode_keys
 from headgate.service.policies.policies import Policies, check_content
 from proof.fuzz.kit import FUZZ, bent, odd_text, outcome, values
@@ -68,21 +69,21 @@ def files_like(good: Any) -> st.SearchStrategy[bytes]:
     )
 
 
+FILES: dict[str, tuple[Callable[[bytes, str], Any], Any, type]] = {
+    "policies.yaml": (check_content, POLICIES, Policies),
+    "keys.yaml": (decode_keys, KEYS, object),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
 @FUZZ
-@given(files_like(POLICIES))
-def test_policies_are_read_or_every_fault_has_a_place(content: bytes) -> None:
-    found = check_content(content, "policies.yaml")
-    assert isinstance(found, (Policies, InvalidFile))
+@given(data=st.data())
+def test_a_file_is_read_or_every_fault_has_a_place(name: str, data: st.DataObject) -> None:
+    read, good, kind = FILES[name]
+    found = read(data.draw(files_like(good)), name)
+    assert isinstance(found, (kind, InvalidFile))
     if isinstance(found, InvalidFile):
         assert found.faults
-        assert all(fault.line >= 1 and fault.column >= 1 for fault in found.faults)
-
-
-@FUZZ
-@given(files_like(KEYS))
-def test_keys_are_read_or_every_fault_has_a_place(content: bytes) -> None:
-    found = decode_keys(content, "keys.yaml")
-    if isinstance(found, InvalidFile):
         assert all(fault.line >= 1 and fault.column >= 1 for fault in found.faults)
 
 
@@ -128,8 +129,8 @@ def test_a_window_beyond_the_calendar_is_refused(start: float, window_type: str)
 
 def test_the_good_files_are_good() -> None:
     """Else the others would only show how bad files are refused."""
-    for read, good in ((check_content, POLICIES), (decode_keys, KEYS)):
-        found: object = read(as_yaml(good), "file")
+    for read, good, _ in FILES.values():
+        found = read(as_yaml(good), "file")
         assert not isinstance(found, InvalidFile), str(found)
     findings = Findings("limits.yaml")
     assert limits_file.decode(as_yaml(DECLARED), findings).levels

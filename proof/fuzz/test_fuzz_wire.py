@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.decision import LimitStatus
 from headgate.core.http_fields import sf_string
-from headgate.core.limits import PERIOD_SECONDS_MAX, Limit
+from headgate.core.limits import PERIOD_SECONDS_MAX, Limit, parse_entity_id
 from headgate.service.decide import requests
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.targets import (
-    entity_id_of,
-    is_identifier,
-    is_scope,
-)
-from headgate.service.http.read import query_of
-from headgate.service.http.write import check_headers
+from headgate.service.decide.rules import entity_id_of, is_identifier, is_scope
+from headgate.service.http.calls import query_of
+from headgate.service.http.messages import check_headers
 from headgate.transport.quota import parse_quota, parse_quotas
 from proof.fuzz.kit import FUZZ, anything, bent, odd_text, outcome, values
 
@@ -42,28 +40,23 @@ def shapes_of(good: Any) -> st.SearchStrategy[Any]:
     return st.one_of(bent(good), values)
 
 
+BODIES: dict[str, tuple[Callable[[Any], Any], Any, Callable[[Any], bool]]] = {
+    "check": (requests.parse_check, CHECK, lambda found: found.tokens == 2),
+    "batch": (requests.parse_batch, BATCH, lambda found: len(found.requests) == 2),
+    "descriptors": (
+        requests.parse_descriptors, DESCRIPTORS, lambda found: found.descriptors[0].tokens == 1,
+    ),
+    "acquire": (requests.parse_acquire, ACQUIRE, lambda found: found.on_expiry == "keep"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BODIES)
 @FUZZ
-@given(shapes_of(CHECK))
-def test_a_check_is_parsed_or_refused(values: Any) -> None:
-    outcome(ServiceError, lambda: requests.parse_check(values))
-
-
-@FUZZ
-@given(shapes_of(BATCH))
-def test_a_batch_is_parsed_or_refused(values: Any) -> None:
-    outcome(ServiceError, lambda: requests.parse_batch(values))
-
-
-@FUZZ
-@given(shapes_of(DESCRIPTORS))
-def test_descriptors_are_parsed_or_refused(values: Any) -> None:
-    outcome(ServiceError, lambda: requests.parse_descriptors(values))
-
-
-@FUZZ
-@given(shapes_of(ACQUIRE))
-def test_an_acquire_is_parsed_or_refused(values: Any) -> None:
-    outcome(ServiceError, lambda: requests.parse_acquire(values))
+@given(data=st.data())
+def test_a_body_is_parsed_or_refused(kind: str, data: st.DataObject) -> None:
+    parse, good, _ = BODIES[kind]
+    values = data.draw(shapes_of(good))
+    outcome(ServiceError, lambda: parse(values))
 
 
 @FUZZ
@@ -77,10 +70,8 @@ def test_a_change_of_a_lease_is_parsed_or_refused(parse: Any, lease_id: Any, val
 
 
 def test_the_good_ones_are_good() -> None:
-    assert requests.parse_check(CHECK).tokens == 2
-    assert len(requests.parse_batch(BATCH).requests) == 2
-    assert requests.parse_descriptors(DESCRIPTORS).descriptors[0].tokens == 1
-    assert requests.parse_acquire(ACQUIRE).on_expiry == "keep"
+    for parse, good, is_read in BODIES.values():
+        assert is_read(parse(good))
     assert requests.parse_adjust("lease", CHANGE).amounts == {"rpm": 1}
 
 
@@ -131,20 +122,15 @@ def test_our_fields_tell_a_client_what_they_mean(
 ) -> None:
     now_ms = 1_750_000_000_000
     limit = Limit("policy", capacity, capacity if window_s else 0, window_s or 1)
-    answer = answer_with(
-        LimitStatus("user:a", "api", name, limit, left, 1, False, 0, "limiter", wait_ms)
-    )
+    status = LimitStatus("user:a", "api", name, limit, left, 1, False, 0, "limiter", wait_ms)
+    blank = dict.fromkeys(CheckResult._fields)
+    answer = CheckResult(**{**blank, "allowed": True, "limits": (status,)})  # type: ignore[arg-type]
     [quota] = [one for one in parse_quotas(dict(check_headers(answer)), now_ms) if one.policy]
     assert (quota.limit, quota.remaining, quota.window_s) == (capacity, left, window_s)
     if name.isascii() and name.isprintable():
         assert quota.policy == name
     if wait_ms is not None and wait_ms < 10**9:
         assert quota.reset_at_ms == now_ms + -(-wait_ms // 1000) * 1000
-
-
-def answer_with(applied: LimitStatus) -> CheckResult:
-    blank = dict.fromkeys(CheckResult._fields)
-    return CheckResult(**{**blank, "allowed": True, "limits": (applied,)})  # type: ignore[arg-type]
 
 
 @FUZZ
@@ -159,8 +145,6 @@ def test_a_quoted_name_is_a_structured_string(text: str) -> None:
 @FUZZ
 @given(anything, anything)
 def test_who_is_limited_has_an_entity_id(scope: Any, identifier: Any) -> None:
-    from headgate.core.limits import parse_entity_id
-
     if is_scope(scope) and is_identifier(identifier):
         entity_id = entity_id_of(scope, identifier)
         assert parse_entity_id(entity_id) == entity_id

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import Limit, ValidationError
-from headgate.core import limits as names
-from headgate.core.history import iso_time, parse_time_ms
+from headgate.core.history import parse_time_ms
 from headgate.core.runtime import run
 from headgate.integrations.gate import parse_rates
 from headgate.repository import OPENERS, layer_switches, open_backend
 from headgate.service.keys import key as keys
 from headgate.stores.redis.client.url import parse as parse_redis
 from proof.fuzz.kit import FUZZ, anything, odd_text, outcome
+
+Reader = tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any, Any], bool]]
 
 rates = st.builds(
     "{}{}{} {}{}{}".format,
@@ -31,55 +34,12 @@ rates = st.builds(
 
 
 @FUZZ
-@given(st.one_of(rates, odd_text))
-def test_a_limit_is_read_or_refused_and_reads_its_own_writing(text: str) -> None:
+@given(st.one_of(rates, odd_text, anything))
+def test_a_limit_is_read_or_refused_and_reads_its_own_writing(text: Any) -> None:
     limit = outcome(ValidationError, lambda: Limit.parse(text))
     if limit is not None:
         assert Limit.parse(str(limit).replace(": ", ":", 1)) == limit
         assert Limit.from_dict(limit.to_dict()) == limit
-
-
-@FUZZ
-@given(st.one_of(rates, odd_text, anything))
-def test_rates_are_limits_or_refused(text: Any) -> None:
-    found = outcome(ValidationError, lambda: parse_rates(text))
-    assert found is None or all(isinstance(limit, Limit) for limit in found)
-
-
-@FUZZ
-@given(anything)
-def test_a_mapping_is_a_limit_or_refused(values: Any) -> None:
-    outcome(ValidationError, lambda: Limit.from_dict(values))
-
-
-PARSERS = (
-    names.parse_entity_id,
-    names.parse_resource,
-    names.parse_config_resource,
-    names.parse_limit_name,
-    names.parse_namespace,
-    names.parse_namespace_id,
-)
-
-
-@FUZZ
-@given(st.sampled_from(PARSERS), anything)
-def test_a_name_is_itself_or_refused(parse: Any, text: Any) -> None:
-    found = outcome(ValidationError, lambda: parse(text))
-    assert found is None or (found == text and not set(found) & set("#{}\n\x00 "))
-
-
-@FUZZ
-@given(anything)
-def test_a_moment_is_milliseconds_or_refused(text: Any) -> None:
-    found = outcome(ValidationError, lambda: parse_time_ms("start", text))
-    assert found is None or isinstance(found, int)
-
-
-@FUZZ
-@given(st.integers(0, 253_402_300_799_999))
-def test_a_moment_reads_its_own_writing(time_ms: int) -> None:
-    assert parse_time_ms("start", iso_time(time_ms)) == time_ms
 
 
 SCHEMES = (*OPENERS, "http", "redis+", "", "MEMORY", "sqlite3")
@@ -117,18 +77,42 @@ def test_a_url_opens_a_store_or_is_refused(url: Any) -> None:
         run(backend.store.close())
 
 
-@FUZZ
-@given(st.one_of(urls, odd_text))
-def test_a_url_chooses_layers_or_is_refused(url: str) -> None:
-    found = outcome(ValidationError, lambda: layer_switches(url))
-    assert found is None or all(isinstance(one, bool) for one in found.values())
+def is_itself(parse: Callable[[Any], Any]) -> Reader:
+    return anything, parse, lambda found, text: found == text
 
 
+# What is thrown at a parser, and what must be so of what it makes of it.
+READERS: dict[str, Reader] = {
+    "rates": (
+        st.one_of(rates, odd_text, anything), parse_rates,
+        lambda found, _: all(isinstance(limit, Limit) for limit in found),
+    ),
+    "a mapping": (anything, Limit.from_dict, lambda found, _: isinstance(found, Limit)),
+    "a moment": (
+        anything, partial(parse_time_ms, "start"), lambda found, _: isinstance(found, int),
+    ),
+    "layers of a URL": (
+        st.one_of(urls, odd_text), layer_switches,
+        lambda found, _: all(isinstance(one, bool) for one in found.values()),
+    ),
+    "a Redis address": (
+        st.one_of(urls, odd_text), parse_redis, lambda found, _: bool(found.nodes),
+    ),
+    "id of a key": is_itself(keys.parse_key_id),
+    "digest of a key": is_itself(keys.parse_digest),
+    "name of a key": is_itself(keys.parse_key_name),
+    "prefix of a key": is_itself(keys.parse_entity_prefix),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", READERS)
 @FUZZ
-@given(st.one_of(urls, odd_text))
-def test_a_redis_address_is_read_or_refused(url: str) -> None:
-    target = outcome(ValidationError, lambda: parse_redis(url))
-    assert target is None or target.nodes
+@given(data=st.data())
+def test_it_is_read_or_refused(kind: str, data: st.DataObject) -> None:
+    strategy, parse, holds = READERS[kind]
+    text = data.draw(strategy)
+    found = outcome(ValidationError, lambda: parse(text))
+    assert found is None or holds(found, text)
 
 
 SECRETIVE = (
@@ -183,16 +167,6 @@ def test_a_new_key_is_presented_as_itself(scope: keys.KeyScope, now_ms: int) -> 
     shown = keys.parse_presented(made.text)
     assert shown == (made.key.id, made.key.digest)
     assert keys.parse_presented(made.text + "\n") is None
-
-
-@FUZZ
-@given(
-    st.sampled_from((keys.parse_key_id, keys.parse_digest, keys.parse_key_name,
-                     keys.parse_entity_prefix)),
-    anything,
-)  # fmt: skip
-def test_parts_of_a_key_are_themselves_or_refused(parse: Any, text: Any) -> None:
-    assert outcome(ValidationError, lambda: parse(text)) in (None, text)
 
 
 @FUZZ

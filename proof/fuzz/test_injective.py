@@ -16,7 +16,7 @@ import pytest
 from headgate.core.errors import ValidationError
 from headgate.core.limits import parse_entity_id, parse_namespace_id, parse_resource
 from headgate.core.record import BucketKey
-from headgate.service.decide.targets import entity_id_of
+from headgate.service.decide.rules import entity_id_of
 from headgate.stores.dynamodb import schema
 from headgate.stores.redis import keys
 
@@ -56,6 +56,11 @@ BUILDERS: dict[str, Callable[[Names], Any]] = {
     "dynamodb index of an entity": lambda one: (
         schema.pk_entity(*one[:2]), schema.gsi3_sk_bucket(one[2], 0),
     ),
+    "dynamodb audit": lambda one: (schema.pk_audit(*one[:2]), schema.sk_audit(one[2])),
+    "dynamodb children": lambda one: (schema.pk_parent(*one[:2]), schema.gsi1_sk(one[2])),
+    "dynamodb entities with limits": lambda one: (
+        schema.gsi3_pk_entity_config(one[0], one[2]), one[1],
+    ),
     "dynamodb usage of a namespace": lambda one: schema.gsi4_sk_usage(
         one[0], "hourly", 0, one[1], one[2]
     ),
@@ -79,12 +84,15 @@ def test_the_names_are_names_and_keys_tell_them() -> None:
         assert keys.bucket_key(keys.bucket(key)) == key
         assert keys.usage_parts(keys.usage(key) + "24300") == (key, 24300)
         assert schema.parse_bucket_pk(schema.pk_bucket(*one, 3)) == (*one, 3)
+        row = resource, "hourly", "2026-01-01T00:00:00Z"
+        assert schema.parse_usage_sk(schema.sk_usage(*row)) == row
 
 
 def test_records_of_different_kinds_never_share_a_key() -> None:
     """Whatever an entity is called, its bucket is not somebody's limits, usage or text."""
     rng = random.Random(12)
     seen: dict[Any, str] = {}
+    # An index has keys of its own, so its name is part of them.
     kinds: dict[str, Callable[[Names], Any]] = {
         "entity": lambda one: (schema.pk_entity(*one[:2]), schema.META),
         "limits": BUILDERS["dynamodb limits"],
@@ -93,9 +101,29 @@ def test_records_of_different_kinds_never_share_a_key() -> None:
         "system": lambda one: (schema.pk_system(one[0]), schema.sk_config()),
         "bucket": lambda one: (schema.pk_bucket(*one, 0), schema.STATE),
         "audit": lambda one: (schema.pk_audit(one[0], one[1]), schema.sk_audit("1-2-3")),
+        "audit of a resource": lambda one: (
+            schema.pk_audit(one[0], f"$RESOURCE:{one[2]}"), schema.sk_audit("1-2-3"),
+        ),
         "once": lambda one: (schema.pk_once(one[0], one[1]), schema.ONCE),
         "text": lambda one: (schema.pk_expiring(one[0], one[1]), schema.EXPIRING),
-    }
+        "namespace": lambda one: (schema.pk_system(), schema.sk_namespace(one[1])),
+        "id": lambda one: (schema.pk_system(), schema.sk_nsid(one[0])),
+        "version": lambda one: (schema.pk_system(), schema.VERSION),
+        "resources": lambda one: (
+            "GSI2", schema.gsi2_pk_configs(one[0]), schema.gsi2_sk_config(one[2]),
+        ),
+        "entities": lambda one: (
+            "GSI2", schema.gsi2_pk_configs(one[0]), schema.gsi2_sk_config(one[2], one[1]),
+        ),
+        "buckets": lambda one: ("GSI2", *BUILDERS["dynamodb index of a resource"](one)),
+        "texts": lambda one: (
+            "GSI2", schema.gsi2_pk_expiring(one[0]), schema.gsi2_sk_expiring(5, one[1]),
+        ),
+        "entities with limits": lambda one: (
+            "GSI3", schema.gsi3_pk_entity_config(one[0], one[2]), one[1],
+        ),
+        "buckets of an entity": lambda one: ("GSI3", *BUILDERS["dynamodb index of an entity"](one)),
+    }  # fmt: skip
     for _ in range(5000):
         one = names(rng)
         for kind, builder in kinds.items():

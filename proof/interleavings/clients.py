@@ -22,6 +22,7 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
+from proof.model.port import Port
 
 TABLE = "model"
 ENDING_MAX = 200
@@ -57,26 +58,14 @@ def _asked(
     return (yield requests)
 
 
-class SteppingPort:
+class SteppingPort(Port):
     """Suspends at every request, and goes on with the outcome it is given."""
 
     def now_ms(self) -> int:
         raise AssertionError("every operation of a script is given its moment")
 
-    async def call(self, request: DynamoRequest) -> dict[str, Any]:
-        [outcome] = await _asked([request])
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        found: dict[str, Any] = outcome
-        return found
-
-    async def call_all(
-        self, requests: Sequence[DynamoRequest]
-    ) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> Outcomes:
         return await _asked(requests)
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 class AtOnce:
@@ -95,33 +84,19 @@ class AtOnce:
 class Dice:
     """Numbers that a search can repeat: generations and tokens by operation, routes as told."""
 
-    def __init__(self) -> None:
-        self.base = 0
-        self._count = 0
+    base = count = 0
 
     def begin(self, client: int, number: int, count: int = 0) -> None:
         self.base = (client + 1) * 100 + number
-        self._count = count
-
-    @property
-    def count(self) -> int:
-        return self._count
+        self.count = count
 
     def generation(self) -> int:
-        self._count += 1
-        return self.base * 10_000 + self._count * 100
+        self.count += 1
+        return self.base * 10_000 + self.count * 100
 
     def token(self, _: int = 16) -> str:
-        self._count += 1
-        return f"{self.base}-{self._count}"
-
-
-class _Route:
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def randrange(self, _: int) -> int:
-        return self._number
+        self.count += 1
+        return f"{self.base}-{self.count}"
 
 
 class Node:
@@ -170,18 +145,17 @@ class Clients:
 
     def begun(self, at: int, now_ms: int) -> int:
         """The node after its next operation has begun at this moment of its clock."""
-        node = self.nodes[at]
-        found = node.children.get(now_ms)
-        if found is None:
-            found = node.children[now_ms] = self._extended(node, now_ms, ())
-        return found
+        return self._child(at, now_ms, now_ms, ())
 
     def answered(self, at: int, names: tuple[str, ...], outcomes: Outcomes) -> int:
         """The node after all its requests came to these outcomes, which go by these names."""
+        return self._child(at, names, self.nodes[at].now_ms, outcomes)
+
+    def _child(self, at: int, name: Any, now_ms: int, outcomes: Any) -> int:
         node = self.nodes[at]
-        found = node.children.get(names)
+        found = node.children.get(name)
         if found is None:
-            found = node.children[names] = self._extended(node, node.now_ms, outcomes)
+            found = node.children[name] = self._extended(node, now_ms, outcomes)
         return found
 
     def close(self) -> None:
@@ -220,7 +194,8 @@ class Clients:
         assert node.op is not None
         self._dice.begin(self._number + node.client, node.number)
         book = copied(node.book)
-        book._rng = _Route(node.op.route)  # type: ignore[assignment]
+        route = node.op.route
+        book._rng = types.SimpleNamespace(randrange=lambda _: route)  # type: ignore[assignment]
         table = Table(SteppingPort(), TABLE, AtOnce())
         return node.op.begin(DynamoStore(table, book, None, strict=self._strict), now_ms), book
 

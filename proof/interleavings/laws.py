@@ -1,25 +1,179 @@
-"""The laws of a search: what callers are told is true, and no interval admits too much."""
+"""The laws of a search: what callers are told is true, and no interval admits too much.
+
+They are said in terms of the items alone, not with the store's own code. The laws of one write
+compare all shards of a bucket before and after; the laws of a state need the state and one number
+per bucket, the excess: the most that was taken in any interval that ends now, beyond what the rate
+gives in it. An interval admits too much exactly when the excess is above the capacity.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
-from headgate.core.errors import StoreTrouble
-from headgate.core.record import Terms
-from headgate.core.runtime import run
+from headgate.core.errors import StoreTrouble, Throttled, Unreachable
+from headgate.core.record import BucketKey, Terms
 from headgate.core.store import Store
-from headgate.stores.dynamodb import over_port
-from proof.interleavings import ghosts
-from proof.interleavings.clients import TABLE, Dice, Op
-from proof.interleavings.ghosts import Broken
-from proof.interleavings.scene import Scene, State, Turn, Watch
-from proof.interleavings.service import Service
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from headgate.stores.dynamodb.client.calls import ConditionFailed, Rejected, TransactionCancelled
+from proof.interleavings.clients import TABLE, Dice, Node, Op
+from proof.interleavings.scenes import Scene, State, Turn, Watch
+from proof.model.acts import FILLED, demand_for, fill_rounds, store_on, wait_fault
+from proof.model.buckets import (
+    ROUNDING_MILLI,
+    Bucket,
+    Change,
+    change_of,
+    consumed_of,
+    expiry_faults,
+    fits,
+    from_row,
+    level_of,
+    time_faults,
+    tree_fault,
+)
+from proof.model.engine import Engine, Snapshot, apply
 
-ROUNDING_MILLI = 8  # of the excess, which loses parts of millitokens with every tick
-LONG = 64  # times the time to refill: then all is full, also in the smallest shard
+
+class Broken(AssertionError):
+    """A law does not hold."""
+
+
+def bucket_of(snapshot: Snapshot, key: BucketKey) -> Bucket:
+    stem = f"{key.namespace}/BUCKET#{key.entity_id}#{key.resource}#"
+    found = {}
+    for (table, pk, _), row in snapshot.rows.items():
+        if table == TABLE and pk.startswith(stem) and "rf" in row.values:
+            number = int(pk[len(stem) :])
+            found[number] = from_row(row, number)
+    return found
+
+
+def check_write(
+    op: Op, demand: Demand, now_ms: int, before: Bucket, after: Bucket
+) -> dict[str, int]:
+    """The laws of one write to one bucket; what it consumed of each limit. A grant is no
+    consumption, but what it gave may be taken besides."""
+    if op.verb == "forget" and not after:
+        return {}
+    for _, fault in time_faults(before, after):
+        raise Broken(fault)
+    for number in before.keys() & after.keys():
+        was, now = before[number].ttl_s, after[number].ttl_s
+        if was and now and now < was:
+            raise Broken(f"ttl went back from {was} to {now}")
+    used = {}
+    for limit, wanted in demand.named():
+        consumed = consumed_of(after, limit) - consumed_of(before, limit)
+        if consumed not in (0, wanted, -wanted if op.undoes else wanted) or (
+            consumed and op.verb == "grant"
+        ):
+            raise Broken(f"{op}: {limit} counts {consumed} for {wanted}")
+        change = change_of(before, after, limit, now_ms)
+        if not before:  # what its writer's limits say, whatever the new item says of itself
+            spec = demand.terms.specs[demand.terms.index[limit]]
+            change = change._replace(had=spec.capacity_milli)
+        _check_levels(op, demand, limit, consumed, change)
+        used[limit] = wanted if op.verb == "grant" else consumed
+    return used
+
+
+def _check_levels(op: Op, demand: Demand, limit: str, consumed: int, change: Change) -> None:
+    """No write but a grant makes tokens, and none but a change of limits loses more than rounding
+    and the band: at its writer's moment, the level falls by what is consumed. A soft limit that has
+    less counts it and stays as it is."""
+    had, has = change.had, change.has
+    if op.verb == "take" and change.debt:
+        raise Broken(f"{op} left {change.debt} of {limit}")
+    soft = demand.terms.specs[demand.terms.index[limit]].soft
+    fall = 0 if soft and op.verb == "take" and consumed > had else consumed
+    given = -dict(demand.named())[limit] if op.verb == "grant" else 0
+    if has > had - fall + given:
+        raise Broken(f"{op} made tokens: {limit} had {had}, consumed {consumed}, has {has}")
+    if change.same and fall >= 0 and has < had - fall - change.spare - ROUNDING_MILLI:
+        raise Broken(f"{op} lost tokens: {limit} had {had}, consumed {consumed}, has {has}")
+
+
+LOST, HELD_BACK = "lost", "held back"
+FAILED = ("failed", "cancelled")
+
+
+class Service:
+    """Snapshots go by number; every new one must keep the laws of a state."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._keys = scene.keys
+        self.snapshots: list[Snapshot] = []
+        self._ids: dict[Snapshot, int] = {}
+        self._replies: dict[tuple[int, str], tuple[int, str]] = {}
+        self._shards: dict[tuple[int, BucketKey], Bucket] = {}
+        self._levels: dict[tuple[int, BucketKey, str, int], int | None] = {}
+        self.outcomes: dict[str, Any] = {
+            LOST: Unreachable("the reply was lost"),
+            HELD_BACK: Throttled("the service holds this key back"),
+        }
+
+    @staticmethod
+    def empty() -> Snapshot:
+        return Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}})
+
+    def id(self, snapshot: Snapshot) -> int:
+        found = self._ids.get(snapshot)
+        if found is None:
+            found = self._ids[snapshot] = len(self.snapshots)
+            self.snapshots.append(snapshot)
+            for key in self._keys:
+                bucket = self.shards(found, key)
+                for fault in (tree_fault(bucket), *expiry_faults(bucket)):
+                    if fault:
+                        raise Broken(fault)
+        return found
+
+    def shards(self, snapshot: int, key: BucketKey) -> Bucket:
+        found = self._shards.get((snapshot, key))
+        if found is None:
+            found = self._shards[snapshot, key] = bucket_of(self.snapshots[snapshot], key)
+        return found
+
+    def level(self, snapshot: int, key: BucketKey, limit: str, now_ms: int) -> int | None:
+        """What a bucket holds; None where it has no such limit, or is not there."""
+        name = snapshot, key, limit, now_ms
+        if name not in self._levels:
+            self._levels[name] = level_of(self.shards(snapshot, key), limit, now_ms)
+        return self._levels[name]
+
+    def reply(self, snapshot: int, node: Node, place: int) -> tuple[int, str]:
+        """The snapshot after one of the client's requests, and the name of what it comes to."""
+        text = node.texts[place]
+        found = self._replies.get((snapshot, text))
+        if found is None:
+            assert node.requests is not None
+            after, outcome = apply(self.snapshots[snapshot], node.requests[place])
+            if isinstance(outcome, Rejected):
+                raise Broken(f"the service refuses {text}: {outcome}")
+            name = _name(outcome)
+            self.outcomes.setdefault(name, outcome)
+            found = self._replies[snapshot, text] = self.id(after), name
+        return found
+
+
+def _name(outcome: Any) -> str:
+    """A text that is different for different outcomes."""
+    if isinstance(outcome, ConditionFailed):
+        return f"failed {_sorted(outcome.item)}"
+    if isinstance(outcome, TransactionCancelled):
+        return f"cancelled {[(code, _sorted(item)) for code, item in outcome.reasons]}"
+    if isinstance(outcome, StoreTrouble):
+        return repr(outcome)
+    return f"done {_sorted(outcome)}"
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return sorted((key, _sorted(inner)) for key, inner in value.items())
+    return value
+
+
+EXCESS_ROUNDING_MILLI = 8  # of the excess, which loses parts of millitokens with every tick
 
 
 class Laws:
@@ -46,7 +200,7 @@ class Laws:
             demand = next((one for one in op.demands if one.key == key), None)
             if demand is None:
                 raise Broken(f"{op} wrote to {key}")
-            used = ghosts.check_write(op, demand, now_ms, old, new)
+            used = check_write(op, demand, now_ms, old, new)
             for at, watch in enumerate(self._scene.watches):
                 if watch.key == key:
                     consumed = used.get(watch.limit, 0)
@@ -61,7 +215,7 @@ class Laws:
         for excess, watch in zip(state.excess, self._scene.watches, strict=True):
             level = self._service.level(state.snapshot, watch.key, watch.limit, now_ms)
             there = watch.capacity if level is None else level
-            slack = -(-self._late_ms * watch.amount // watch.period_ms) + ROUNDING_MILLI
+            slack = -(-self._late_ms * watch.amount // watch.period_ms) + EXCESS_ROUNDING_MILLI
             if there + excess > watch.capacity + slack:
                 raise Broken(
                     f"{watch.limit} has {there} and {excess} were taken beyond its pace, "
@@ -74,9 +228,10 @@ class Laws:
         """No shard has anything while another owes; but for what clocks and delays make of it."""
         ahead_ms = self._late_ms + max(0, *self._scene.skews_ms)
         for watch in self._scene.watches:
-            rows = self._service.shards(snapshot, watch.key)
-            levels = ghosts.levels_of(rows, watch.limit, now_ms)
-            slack = -(-ahead_ms * watch.amount // watch.period_ms) + ROUNDING_MILLI
+            shards = self._service.shards(snapshot, watch.key).values()
+            parts = [one.parts[watch.limit] for one in shards if watch.limit in one.parts]
+            levels = [part.level(now_ms) for part in parts]
+            slack = -(-ahead_ms * watch.amount // watch.period_ms) + EXCESS_ROUNDING_MILLI
             if len(levels) > 1 and min(levels) < -slack and max(levels) > slack:
                 raise Broken(f"shards of {watch.limit} have {levels}: some while others owe")
 
@@ -90,25 +245,10 @@ class Laws:
         found = self._fits.get(name)
         if found is None:
             found = self._fits[name] = all(
-                self._has(snapshot, demand, now_ms) for demand in op.demands
+                fits(self._service.shards(snapshot, demand.key), demand, now_ms)
+                for demand in op.demands
             )
         return found
-
-    def _has(self, snapshot: int, demand: Demand, now_ms: int) -> bool:
-        """Whether a bucket has what a demand wants, under the newer of its limits and theirs."""
-        rows = self._service.shards(snapshot, demand.key)
-        for limit, wanted in demand.named():
-            spec = demand.terms.specs[demand.terms.index[limit]]
-            outdated = bool(rows) and demand.terms.version < rows[0].number("cv")
-            if spec.soft and not outdated:  # it never refuses
-                continue
-            capacity = spec.capacity_milli
-            level = self._service.level(snapshot, demand.key, limit, now_ms)
-            if level is not None and demand.terms.version < rows[0].number("cv"):
-                capacity = rows[0].number(f"b_{limit}_cp")
-            if wanted > min(capacity, capacity if level is None else level):
-                return False
-        return True
 
     def judge(self, op: Op, result: Any, turn: Turn, *, faulty: bool) -> None:
         """What the caller is told is what happened. What was taken and has to be given back is
@@ -145,15 +285,30 @@ class Laws:
         for watch in self._scene.watches:
             terms = self._newest(state.snapshot, watch)
             if terms is not None and watch.amount:
-                self._check_wait(state.snapshot, watch, terms)
-                self._check_fill(state.snapshot, watch, terms)
+                self._check_newcomer(state.snapshot, watch, terms)
+
+    def _check_newcomer(self, snapshot: int, watch: Watch, terms: Terms) -> None:
+        spec = terms.specs[terms.index[watch.limit]]
+        last_ms = self._scene.times_ms[-1]
+        try:
+            whole = demand_for(watch.key, terms, watch.limit, spec.capacity_milli)
+            store = self._newcomer(snapshot)
+            fault = wait_fault(store, whole, last_ms + max(self._scene.skews_ms))
+            if fault is not None:
+                raise Broken(": ".join(fault))
+            bucket, store = self._service.shards(snapshot, watch.key), self._newcomer(snapshot)
+            rounds = fill_rounds(store, bucket, watch.key, terms, spec, last_ms)
+        except StoreTrouble as trouble:
+            raise Broken(f"with nobody else there: {trouble!r}") from trouble
+        if rounds[0] == [True] * 3 or rounds[1] != FILLED:
+            raise Broken(f"long after, {rounds} of {watch.limit} are given: not {spec}")
 
     def _newest(self, snapshot: int, watch: Watch) -> Terms | None:
         """The terms that count for a bucket; None where there is none, or without the limit."""
-        rows = self._service.shards(snapshot, watch.key).values()
-        if not rows:
+        shards = self._service.shards(snapshot, watch.key).values()
+        if not shards:
             return None
-        newest = max(row.number("cv") for row in rows)
+        newest = max(shard.version for shard in shards)
         found = max(
             self._scene.terms_of(watch.key), key=lambda one: (one.version == newest, one.version)
         )
@@ -161,57 +316,10 @@ class Laws:
 
     def _newcomer(self, snapshot: int) -> Store:
         self._dice.begin(90, 0)
-        port = ModelPort(Engine(self._service.snapshots[snapshot]), lambda: 0)
-        return over_port(port, TABLE, blocking=True, usage="off").store
-
-    def _check_wait(self, snapshot: int, watch: Watch, terms: Terms) -> None:
-        """S2 and S3: refused one millisecond before the wait is over, allowed then."""
-        now_ms = self._scene.times_ms[-1] + max(self._scene.skews_ms)
-        demand = _demand(watch, terms, terms.specs[terms.index[watch.limit]].capacity_milli)
-        store = self._newcomer(snapshot)
-        verdict = _asked(store, demand, now_ms)
-        if verdict.allowed:
-            return
-        wait_ms = verdict.retry_after_ms
-        if not wait_ms:
-            raise Broken(f"{demand} was refused with a wait of {wait_ms}")
-        if _asked(store, demand, now_ms + wait_ms - 1).allowed:
-            raise Broken(f"{demand} was allowed before its wait of {wait_ms} ms was over")
-        if not _asked(store, demand, now_ms + wait_ms).allowed:
-            raise Broken(f"{demand} was refused after its wait of {wait_ms} ms")
-
-    def _check_fill(self, snapshot: int, watch: Watch, terms: Terms) -> None:
-        """The first round may still meet old limits; the second finds exactly the capacity."""
-        rows = self._service.shards(snapshot, watch.key).values()
-        spec = terms.specs[terms.index[watch.limit]]
-        owed = spec.capacity_milli + sum(abs(row.number(f"b_{watch.limit}_tk")) for row in rows)
-        long_ms = LONG * (owed * spec.period_ms // spec.amount_milli + 10_000)
-        demand = _demand(watch, terms, 1000)
-        store = self._newcomer(snapshot)
-        rounds = [0, 0]
-        for number in range(2):
-            now_ms = self._scene.times_ms[-1] + long_ms * (number + 1)
-            while _asked(store, demand, now_ms).allowed:
-                rounds[number] += 1000
-                if rounds[number] > spec.capacity_milli:
-                    raise Broken(f"long after, {rounds} of {watch.limit} are given")
-        if rounds[1] != spec.capacity_milli // 1000 * 1000:
-            raise Broken(f"long after, {rounds} of {watch.limit} are given: not {spec}")
+        return store_on(Engine(self._service.snapshots[snapshot]), TABLE)
 
 
 def kind_of(result: Any) -> str:
     if isinstance(result, Verdict):
         return "allowed" if result.allowed else "refused"
     return type(result).__name__ if isinstance(result, StoreTrouble) else "done"
-
-
-def _demand(watch: Watch, terms: Terms, amount: int) -> Demand:
-    line = tuple(amount if spec.name == watch.limit else None for spec in terms.specs)
-    return Demand(watch.key, terms, line)
-
-
-def _asked(store: Store, demand: Demand, now_ms: int) -> Verdict:
-    try:
-        return run(store.consume([demand], now_ms))
-    except StoreTrouble as trouble:
-        raise Broken(f"with nobody else there: {trouble!r}") from trouble

@@ -1,27 +1,201 @@
-"""The scenes: two or three clients, a few operations each, some faults."""
+"""The scenes: two or three clients, a few operations each, some faults.
+
+A scene says who does what, when, and what may go wrong; each act is one call of the store, in whole
+tokens.
+"""
 
 from __future__ import annotations
 
-from proof.interleavings.acts import (
-    KEY,
-    OTHER,
-    START_MS,
-    STEP_MS,
-    adjust,
-    forget,
-    grant,
-    merge,
-    moments,
-    once,
-    override,
-    split,
-    take,
-    take_of,
-    terms,
-    two_limits,
-    watch,
-)
-from proof.interleavings.scene import Scene, Watch
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headgate.core.decision import Demand
+from headgate.core.limits import Spec
+from headgate.core.record import BucketKey, Terms
+from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.store import DynamoStore
+from proof.interleavings.clients import Op
+from proof.model import acts
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A limit whose intervals are watched: the largest capacity and pace it has in the scene."""
+
+    key: BucketKey
+    limit: str
+    capacity: int
+    amount: int
+    period_ms: int
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Who does what, when, and what may go wrong."""
+
+    name: str
+    scripts: tuple[tuple[Op, ...], ...]
+    watches: tuple[Watch, ...]
+    times_ms: tuple[int, ...]
+    skews_ms: tuple[int, ...]
+    delay_ticks: int = 1  # how long an operation may take
+    lost: int = 1  # replies that do not arrive
+    unsent: int = 0  # requests that do not arrive, and nobody knows
+    throttled: int = 0  # requests that the service holds back
+    crashes: int = 1
+    strict: bool = False  # whether clients take from several buckets in one transaction
+    before: tuple[Op, ...] = ()  # what somebody did before
+
+    @property
+    def keys(self) -> list[BucketKey]:
+        return list(dict.fromkeys(watch.key for watch in self.watches))
+
+    @property
+    def late_ms(self) -> int:
+        """How old the moment of a write can be when it is applied."""
+        times, ticks = self.times_ms, self.delay_ticks
+        waits = [times[min(at + ticks, len(times) - 1)] - times[at] for at in range(len(times))]
+        return max(waits) + max(0, -min(self.skews_ms))
+
+    def terms_of(self, key: BucketKey) -> list[Terms]:
+        ops = (op for script in self.scripts for op in script)
+        return [one.terms for op in ops for one in op.demands if one.key == key]
+
+
+DEAD = -1  # the node of a client that crashed
+
+Trail = tuple[str, Any] | None  # how a state was come to: the last step, and the trail before it
+
+
+class Faults(NamedTuple):
+    """Those that are left."""
+
+    lost: int
+    unsent: int
+    throttled: int
+    crashes: int
+
+    def without(self, kind: str | None) -> Faults:
+        return self._replace(**{kind: getattr(self, kind) - 1}) if kind else self
+
+
+class Turn(NamedTuple):
+    """One client in a state."""
+
+    node: int
+    given: tuple[str | None, ...]  # what its requests came to, where they did
+    began: int  # tick
+    net: tuple[int, ...]  # what the operation consumed so far, per watch
+    refusable: bool  # whether its demand did not fit at some moment since it began
+
+
+class State(NamedTuple):
+    snapshot: int
+    tick: int
+    faults: Faults
+    excess: tuple[int, ...]  # per watch
+    turns: tuple[Turn, ...]
+
+    def with_turn(self, client: int, turn: Turn) -> State:
+        return self._replace(turns=(*self.turns[:client], turn, *self.turns[client + 1 :]))
+
+
+@dataclass
+class Counts:
+    """How far a search came; `whole` says that nothing is left."""
+
+    states: int = 0
+    steps: int = 0
+    ends: int = 0
+    whole: bool = False
+    results: dict[str, int] = field(default_factory=dict)
+
+    def result(self, name: str) -> None:
+        self.results[name] = self.results.get(name, 0) + 1
+
+
+START_MS = 1_750_000_000_000
+STEP_MS = 1000
+KEY = BucketKey("space", "e", "r")
+OTHER = BucketKey("space", "p", "r")
+
+
+def terms(capacity: int, amount: int, period_ms: int = STEP_MS, version: int = 1) -> Terms:
+    """One limit, in whole tokens per period."""
+    spec = Spec("x", capacity * 1000, amount * 1000, period_ms, False)
+    return Terms((spec,), version, sources=("resource",))
+
+
+def two_limits(version: int, *, soft: str = "", **limits: tuple[int, int]) -> Terms:
+    """Limits by name: capacity and tokens per second; one of them may be soft."""
+    specs = tuple(
+        Spec(name, capacity * 1000, amount * 1000, STEP_MS, name == soft)
+        for name, (capacity, amount) in limits.items()
+    )
+    return Terms(specs, version, sources=("resource",) * len(specs))
+
+
+def override(capacity: int, amount: int) -> Terms:
+    """Limits that come with a call: they win, and have no version."""
+    return Terms((Spec("x", capacity * 1000, amount * 1000, STEP_MS, False),), own=True)
+
+
+def take_of(held: Terms, **amounts: int) -> Op:
+    line = tuple(amounts[spec.name] * 1000 if spec.name in amounts else None for spec in held.specs)
+    demands = (Demand(KEY, held, line),)
+    return Op("take", demands, lambda store, now_ms: store.consume(demands, now_ms))
+
+
+def take(held: Terms, amount: int, *keys: BucketKey, route: int = 0) -> Op:
+    demands = tuple(Demand(key, held, (amount * 1000,)) for key in keys or (KEY,))
+    return Op("take", demands, lambda store, now_ms: store.consume(demands, now_ms), route)
+
+
+def adjust(
+    held: Terms, amount: int, key: BucketKey = KEY, route: int = 0, verb: str = "adjust", **how: Any
+) -> Op:
+    demands = (Demand(key, held, (amount * 1000,)),)
+    return Op(verb, demands, lambda store, now_ms: store.adjust(demands, now_ms, **how), route)
+
+
+def grant(held: Terms, amount: int, key: BucketKey = KEY, text: str | None = None) -> Op:
+    """Tokens given by an operator: no consumption, and never past the brim."""
+    return adjust(held, -amount, key, verb="grant", metered=False, once=text)
+
+
+def once(held: Terms, amount: int, text: str, key: BucketKey = KEY) -> Op:
+    return adjust(held, amount, key, once=text)
+
+
+def forget(held: Terms, key: BucketKey = KEY) -> Op:
+    demands = (Demand(key, held, (0,)),)
+    return Op("forget", demands, lambda store, now_ms: store.forget([key]))
+
+
+def split(held: Terms, shard: int = 0) -> Op:
+    return _reshape(held, shard, acts.split)
+
+
+def merge(held: Terms, shard: int = 0) -> Op:
+    return _reshape(held, shard, acts.merge)
+
+
+def _reshape(held: Terms, shard: int, flow: Any) -> Op:
+    def begin(store: DynamoStore, now_ms: int) -> Coroutine[Any, Any, Any]:
+        return run_flow(store._port, flow(store, KEY, shard, now_ms))
+
+    return Op("reshape", (Demand(KEY, held, (0,)),), begin)
+
+
+def watch(held: Terms, key: BucketKey = KEY) -> Watch:
+    spec = held.specs[0]
+    return Watch(key, "x", spec.capacity_milli, spec.amount_milli, spec.period_ms)
+
+
+def moments(*seconds: int) -> tuple[int, ...]:
+    return tuple(START_MS + STEP_MS * second for second in seconds)
+
 
 SMALL = terms(3, 1)
 PAIR = (watch(SMALL), watch(SMALL, OTHER))

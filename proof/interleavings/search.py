@@ -11,10 +11,8 @@ import random
 from collections.abc import Iterator
 
 from proof.interleavings.clients import Clients, Dice, Op
-from proof.interleavings.ghosts import Broken
-from proof.interleavings.laws import Laws, kind_of
-from proof.interleavings.scene import DEAD, Counts, Faults, Scene, State, Trail, Turn
-from proof.interleavings.service import FAILED, HELD_BACK, LOST, Service
+from proof.interleavings.laws import FAILED, HELD_BACK, LOST, Broken, Laws, Service, kind_of
+from proof.interleavings.scenes import DEAD, Counts, Faults, Scene, State, Trail, Turn
 from proof.model.engine import Snapshot, apply
 
 ELSEWHERE = 16  # one state in so many is taken from anywhere, so that a bound cuts no corner off
@@ -62,7 +60,7 @@ class Search:
         for number, op in enumerate(scene.before):
             snapshot = self._done(snapshot, op, BEFORE + number)
         at = self._service.id(snapshot)
-        faults = scene.lost, scene.unsent, scene.throttled, scene.crashes
+        faults = Faults(scene.lost, scene.unsent, scene.throttled, scene.crashes)
         excess = tuple(self._laws.taken_before(at, watch) for watch in scene.watches)
         turns = tuple(
             self._idle(self._clients.first(client)) for client in range(len(scene.scripts))
@@ -109,32 +107,25 @@ class Search:
             if node.op is not None:
                 yield self._begin(state, client, turn, node.op)
             return
-        lost, unsent, throttled, crashes = state.faults
+        here = state.snapshot
         for place, request in enumerate(node.requests):
             if turn.given[place] is not None:
                 continue
-            after, name = self._service.reply(state.snapshot, node, place)
-            what = f"{client}: {request.operation}"
-            yield (
-                f"{what} -> {name[:60]}",
-                self._given(state, client, place, after, name, state.faults),
-            )
-            here = state.snapshot
-            if lost and after != here:
-                faults = lost - 1, unsent, throttled, crashes
-                step = self._given(state, client, place, after, LOST, faults)
-                yield f"{what} -> {name[:60]}, and the reply is lost", step
-            if unsent:
-                faults = lost, unsent - 1, throttled, crashes
-                yield f"{what} is lost", self._given(state, client, place, here, LOST, faults)
-            if throttled:
-                faults = lost, unsent, throttled - 1, crashes
-                step = self._given(state, client, place, here, HELD_BACK, faults)
-                yield f"{what} is held back", step
-        if crashes:
-            faults = lost, unsent, throttled, crashes - 1
+            after, name = self._service.reply(here, node, place)
+            reply = f"-> {name[:60]}"
+            for fault, what, then, told in (
+                (None, reply, after, name),
+                ("lost" if after != here else "", f"{reply}, and the reply is lost", after, LOST),
+                ("unsent", "is lost", here, LOST),
+                ("throttled", "is held back", here, HELD_BACK),
+            ):
+                if fault is None or (fault and getattr(state.faults, fault)):
+                    faults = state.faults.without(fault)
+                    step = self._given(state, client, place, then, told, faults)
+                    yield f"{client}: {request.operation} {what}", step
+        if state.faults.crashes:
             gone = state.with_turn(client, self._idle(DEAD))
-            yield f"{client}: crash", gone._replace(faults=faults)
+            yield f"{client}: crash", gone._replace(faults=state.faults.without("crashes"))
 
     def _begin(self, state: State, client: int, turn: Turn, op: Op) -> Step:
         now_ms = self.scene.times_ms[state.tick] + self.scene.skews_ms[client]

@@ -14,8 +14,7 @@ from headgate.stores.dynamodb.protocol import take as taking
 from headgate.stores.dynamodb.protocol import transaction as transacting
 from headgate.stores.dynamodb.sharding import split as splitting
 from proof.interleavings.clients import Dice
-from proof.interleavings.scene import Scene
-from proof.interleavings.scenes import deep_scenes, scenes, sharded_scenes, special_scenes
+from proof.interleavings.scenes import Scene, deep_scenes, scenes, sharded_scenes, special_scenes
 from proof.interleavings.search import Search
 from proof.size import SIZE, sized
 

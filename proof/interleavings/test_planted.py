@@ -6,86 +6,46 @@ bent; that it is found shows that some scene reaches the place and some law watc
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from headgate.core.decision import fits as real_fits
 from headgate.core.errors import Unreachable
 from headgate.stores.dynamodb.protocol import adjust as adjusting
 from headgate.stores.dynamodb.protocol import take as taking
-from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol import writes as moves
+from headgate.stores.dynamodb.protocol import writes
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import gather as gathering
-from headgate.stores.dynamodb.sharding import gather as placing
 from headgate.stores.dynamodb.sharding import router as sharing
-from proof.interleavings import acts
-from proof.interleavings.ghosts import Broken
+from proof.interleavings.laws import Broken
 from proof.interleavings.scenes import scenes, sharded_scenes, special_scenes
 from proof.interleavings.search import Search
 from proof.interleavings.test_interleavings import chance
+from proof.model import acts
+from proof.planted.patches import Plant, around, full_child, wide_band
 from proof.size import sample
 
 STATES_MAX = 15_000
 
-Mutate = Callable[[pytest.MonkeyPatch], None]
 
-
-def without(condition: str, *names: str) -> Mutate:
+def without(condition: str, *names: str) -> Plant:
     """A condition that is not made on attributes that end so."""
 
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(UpdateExpression, condition)
+    def made(real: Any, draft: UpdateExpression, name: str, *amounts: int) -> None:
+        if not name.endswith(names):
+            real(draft, name, *amounts)
 
-        def made(draft: UpdateExpression, name: str, *amounts: int) -> None:
-            if not name.endswith(names):
-                real(draft, name, *amounts)
-
-        patch.setattr(UpdateExpression, condition, made)
-
-    return mutate
+    return around(condition, made, UpdateExpression)
 
 
-def bent(module: Any, name: str, change: Callable[..., Any]) -> Mutate:
-    """A function whose result is another: `change` gets it and the arguments."""
-
-    def mutate(patch: pytest.MonkeyPatch) -> None:
-        real = getattr(module, name)
-        patch.setattr(
-            module, name, lambda *args, **named: change(real(*args, **named), *args, **named)
-        )
-
-    return mutate
-
-
-def rounded_up(arrived: int, cell: Any, now_ms: int) -> int:
-    return arrived + 1
-
-
-def sends_again(patch: pytest.MonkeyPatch) -> None:
+def unknown_again(real: Any, known: Any, shard: int, outcome: Any, *rest: Any) -> Any:
     """Whoever does not know whether a write was applied sends it again."""
-    for module in (taking, adjusting):
-        real = module.learn
-        patch.setattr(
-            module,
-            "learn",
-            lambda known, shard, outcome, *rest, real=real: (
-                None if isinstance(outcome, Unreachable) else real(known, shard, outcome, *rest)
-            ),
-        )
+    return None if isinstance(outcome, Unreachable) else real(known, shard, outcome, *rest)
 
 
-def full_child(request: Any, *_: Any, **__: Any) -> Any:
-    """A new shard that begins full."""
-    item = request.params["TransactItems"][1]["Put"]["Item"]
-    item["b_x_tk"] = {"N": str(int(item["b_x_cp"]["N"]) // 2)}
-    return request
-
-
-def forgiving(request: Any, *_: Any, **__: Any) -> Any:
+def forgiving(real: Any, *args: Any, **named: Any) -> Any:
     """A merge that deletes the child whatever became of it."""
+    request = real(*args, **named)
     gone = request.params["TransactItems"][1]["Delete"]
     for name in list(gone):
         if name.startswith(("Condition", "Expression")):
@@ -93,89 +53,70 @@ def forgiving(request: Any, *_: Any, **__: Any) -> Any:
     return request
 
 
-def always_fits(fitting: bool, *_: Any) -> bool:
-    return True
-
-
-def too_strict(fitting: bool, record: Any, demand: Any, now_ms: int) -> bool:
+def too_strict(real: Any, record: Any, demand: Any, now_ms: int) -> bool:
     """Fits only where twice as much would."""
     twice = type(demand)(demand.key, demand.terms, tuple(2 * (a or 0) for a in demand.amounts))
-    return real_fits(record, twice, now_ms)
+    return bool(real(record, twice, now_ms))
 
 
-def made_over(patch: pytest.MonkeyPatch) -> None:
-    """A creation that looks at what nobody has."""
-    real = UpdateExpression.absent
-    patch.setattr(UpdateExpression, "absent", lambda draft, name: real(draft, "nothing"))
-
-
-def counted_grants(patch: pytest.MonkeyPatch) -> None:
-    """What an operator gives lowers what was consumed."""
-    real = adjusting._shard_writes
-    patch.setattr(
-        adjusting,
-        "_shard_writes",
-        lambda seen, demand, part, now_ms, metered: real(seen, demand, part, now_ms, True),
-    )
-
-
-def unheld(patch: pytest.MonkeyPatch) -> None:
-    """Adjustments of shards that look at nothing but the generation."""
-    real = adjusting._shard_writes
-    patch.setattr(
-        adjusting,
-        "_shard_writes",
-        lambda seen, demand, part, *rest: real(seen, demand, adjusting._without_hold(part), *rest),
-    )
-
-
-def by_shares(patch: pytest.MonkeyPatch) -> None:
+def by_shares(real: Any, levels: list[int], rooms: list[int], amount: int) -> list[int]:
     """A large adjustment goes to all shards as their shares are, whatever they have."""
-
-    def shared(levels: list[int], rooms: list[int], amount: int) -> list[int]:
-        given = [amount * room // sum(rooms) for room in rooms]
-        given[0] += amount - sum(given)
-        return given
-
-    patch.setattr(placing, "even_out", shared)
+    given = [amount * room // sum(rooms) for room in rooms]
+    given[0] += amount - sum(given)
+    return given
 
 
-def never_later(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(expressions, "_expire", lambda *_: None)
+def first_alone(real: Any, *args: Any) -> Any:
+    parts = real(*args)
+    return [parts[0], *({} for _ in parts[1:])]
 
 
-MUTANTS: dict[str, tuple[str, Mutate]] = {
+MUTANTS: dict[str, tuple[str, Plant]] = {
     "any generation will do": ("limits grow", without("equal", "g")),
     "idle time is not counted": ("takes of two", without("between", "_tk")),
     "overflow is not checked": ("takes of two", without("above", "_tk")),
-    "a bucket is made over another": ("takes of two", made_over),
+    "a bucket is made over another": (  # it looks at what nobody has
+        "takes of two",
+        around("absent", lambda real, draft, name: real(draft, "nothing"), UpdateExpression),
+    ),
     "ttl may go back": ("takes of two", without("at_most", "ttl")),
-    "ttl stays as it was": ("slow and in debt", never_later),
+    "ttl stays as it was": ("slow and in debt", around("_expire", lambda *_: None, writes)),
     "the version may go back": ("new versions alone", without("at_most", "cv")),
     "a changed limit is not checked": ("limits shrink", without("at_least", "_tk")),
     "it expires before it is full": (
-        "expiry", bent(moves, "full_at_ms", lambda _, cell, tokens: cell.epoch_ms),
+        "expiry", around("full_at_ms", lambda real, cell, tokens: cell.epoch_ms, writes),
     ),
-    "refill is rounded up": ("takes of two", bent(moves, "arrived_milli", rounded_up)),
-    "an unknown write is sent again": ("debit and credit", sends_again),
-    "a new shard begins full": ("split under takes", bent(sharing, "split_request", full_child)),
-    "a merge forgets what was taken": ("merge under takes", bent(acts, "merge_request", forgiving)),
+    "refill is rounded up": (
+        "takes of two", around("arrived_milli", lambda real, *args: real(*args) + 1, writes),
+    ),
+    "an unknown write is sent again": (
+        "debit and credit", around("learn", unknown_again, taking, adjusting),
+    ),
+    "a new shard begins full": ("split under takes", around("split_request", full_child, sharing)),
+    "a merge forgets what was taken": (
+        "merge under takes", around("merge_request", forgiving, acts),
+    ),
     "a split does not look at the tokens": ("split under takes", without("at_least", "_tk")),
-    "it is taken whatever there is": ("takes of two", bent(taking, "fits", always_fits)),
-    "it is refused though it fits": ("takes of two", bent(taking, "fits", too_strict)),
-    "a grant is taken for a refund": ("a grant beside takes", counted_grants),
-    "a debit from a shard that has not got it": ("debits on shards", unheld),
-    "a debit is shared out blindly": ("debits on shards", by_shares),
+    "it is taken whatever there is": ("takes of two", around("fits", lambda *_: True, taking)),
+    "it is refused though it fits": ("takes of two", around("fits", too_strict, taking)),
+    "a grant is taken for a refund": (  # what an operator gives lowers what was consumed
+        "a grant beside takes",
+        around("_shard_writes", lambda real, *args: real(*args[:-1], True), adjusting),
+    ),
+    "a debit from a shard that has not got it": (  # it looks at nothing but the generation
+        "debits on shards",
+        around("_shard_writes", lambda real, seen, demand, part, *rest: real(
+            seen, demand, adjusting._without_hold(part), *rest), adjusting),
+    ),
+    "a debit is shared out blindly": ("debits on shards", around("even_out", by_shares, gathering)),
     "a soft limit goes into debt": (
-        "a soft limit is passed", bent(moves, "is_overdrawn", lambda *_: False),
+        "a soft limit is passed", around("is_overdrawn", lambda *_: False, writes),
     ),
     "the band takes from slow limits": (
-        "a slow limit beside a fast one",
-        bent(moves, "band_milli", lambda _, capacity, *__: capacity // moves.BAND_PART),
+        "a slow limit beside a fast one", around("band_milli", wide_band, writes),
     ),
     "a gathering takes from the first alone": (
-        "gathering beside takes",
-        bent(gathering, "divide_take", lambda parts, *_: [parts[0], *({} for _ in parts[1:])]),
+        "gathering beside takes", around("divide_take", first_alone, gathering),
     ),
 }  # fmt: skip
 

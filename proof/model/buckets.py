@@ -5,12 +5,14 @@ It is decoded here from what lies in the store, with arithmetic of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from headgate.core.decision import Demand
 from headgate.core.record import TERMS, Record, cells_of
 from proof.model.values import Row
 
+ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
 BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 
 
@@ -73,28 +75,23 @@ def share_of(capacity: int, number: int, depth: int) -> int:
     return capacity
 
 
-def part_of(row: Row, number: int, limit: str, *, soft: bool = False) -> Part | None:
-    """A limit's share in an item; None where the item does not hold the limit."""
-    if f"b_{limit}_cp" not in row.values:
-        return None
-    depth, whole = row.number("sd"), row.number(f"b_{limit}_cp")
-    return Part(
-        share_of(whole, number, depth),
-        row.number(f"b_{limit}_ra", whole),
-        row.number(f"b_{limit}_rp") << depth,
-        row.number(f"b_{limit}_tk"),
-        row.number(f"b_{limit}_tc"),
-        row.number(f"b_{limit}_rf", row.number("rf")),
-        soft,
-    )
-
-
 def parts_of(row: Row, number: int) -> dict[str, Part]:
+    """Each limit's share in an item."""
     layout = row.values["lo"][1] if "lo" in row.values else ""
     soft = {part.partition("=")[0] for part in layout.split() if part.endswith("!")}
-    limits = (name[2:-3] for name in row.values if name.startswith("b_") and name.endswith("_cp"))
-    found = {limit: part_of(row, number, limit, soft=limit in soft) for limit in limits}
-    return {limit: part for limit, part in found.items() if part is not None}
+    depth, found = row.number("sd"), {}
+    for limit in [name[2:-3] for name in row.values if name[:2] == "b_" and name[-3:] == "_cp"]:
+        whole = row.number(f"b_{limit}_cp")
+        found[limit] = Part(
+            share_of(whole, number, depth),
+            row.number(f"b_{limit}_ra", whole),
+            row.number(f"b_{limit}_rp") << depth,
+            row.number(f"b_{limit}_tk"),
+            row.number(f"b_{limit}_tc"),
+            row.number(f"b_{limit}_rf", row.number("rf")),
+            limit in soft,
+        )
+    return found
 
 
 def from_row(row: Row, number: int) -> Shard:
@@ -104,20 +101,40 @@ def from_row(row: Row, number: int) -> Shard:
     return Shard(row.number("sd"), times["cv"], times, ttl, parts_of(row, number))
 
 
-def tree_fault(depths: Mapping[int, int]) -> str:
+def tree_fault(bucket: Bucket) -> str:
     """What is wrong with shards that should be the leaves of one tree; empty if nothing is."""
-    leaves = {0} if depths else set()
+    leaves = {0} if bucket else set()
     ahead = list(leaves)
     while ahead:
         number = ahead.pop()
-        if number not in depths:
-            return f"shard {number} is missing beside {sorted(depths)}"
-        children = [number + (1 << depth) for depth in range(number.bit_length(), depths[number])]
+        if number not in bucket:
+            return f"shard {number} is missing beside {sorted(bucket)}"
+        depths = range(number.bit_length(), bucket[number].depth)
+        children = [number + (1 << depth) for depth in depths]
         leaves.update(children)
         ahead += children
-    if leaves != depths.keys():
-        return f"shards {sorted(depths)} are there, but the tree has {sorted(leaves)}"
+    if leaves != bucket.keys():
+        return f"shards {sorted(bucket)} are there, but the tree has {sorted(leaves)}"
     return ""
+
+
+def expiry_faults(bucket: Bucket) -> Iterator[str]:
+    """S8: no shard expires before it is full, and none of several on its own."""
+    for number, shard in bucket.items():
+        ends = [part.full_at_ms for part in shard.parts.values()]
+        if shard.ttl_s is not None and (
+            shard.depth or any(end is None or shard.ttl_s * 1000 < end for end in ends)
+        ):
+            yield f"shard {number} expires at {shard.ttl_s} s, full {ends}"
+
+
+def time_faults(before: Bucket, after: Bucket) -> Iterator[tuple[str, str]]:
+    """S12 and S9, within a shard's life: which number went back, and how."""
+    for number in before.keys() & after.keys():
+        old, new = before[number].times, after[number].times
+        for name, was in old.items():
+            if new.get(name, was) < was:
+                yield name, f"{name} went back from {was} to {new[name]}"
 
 
 def from_record(record: Record | None) -> Bucket:
@@ -151,3 +168,89 @@ def level_of(bucket: Bucket, limit: str, now_ms: int) -> int | None:
 
 def consumed_of(bucket: Bucket, limit: str) -> int:
     return sum(shard.parts[limit].consumed for shard in bucket.values() if limit in shard.parts)
+
+
+class Change(NamedTuple):
+    """What one write did to one limit of a bucket, at its writer's moment.
+
+    What was there and is there now, how much of it the band may have taken, whether pace and
+    capacity stayed as they were, whether shards came or went, and the debt that a shard which owed
+    nothing was left in.
+    """
+
+    had: int
+    has: int
+    spare: int
+    same: bool
+    reshaped: bool
+    debt: int
+
+
+def change_of(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> Change:
+    pairs = [
+        (part_in(before, number, limit), part_in(after, number, limit))
+        for number in before.keys() | after.keys()
+        if before.get(number) != after.get(number)
+    ]
+    reshaped = bool(before) and before.keys() != after.keys()
+    epochs = [one.epoch_ms for pair in pairs for one in pair if one is not None]
+    had = has = spare = debt = 0
+    same = True
+    for old, new in pairs:
+        at_ms = max([moment_ms, *epochs]) if reshaped else settled_ms(old, new, moment_ms)
+        if old is not None:
+            had += old.level(at_ms)
+            spare += old.band
+        elif new is not None and (not before or not reshaped):
+            had += new.capacity  # what was not there is full
+        if new is not None:
+            has += new.level(at_ms)
+            same = same and (old is None or old.rate == new.rate or reshaped)
+            if old is not None and old.level(at_ms) >= 0 > new.level(at_ms):
+                debt = new.level(at_ms)
+    return Change(had, has, spare, same, reshaped, debt)
+
+
+def part_in(bucket: Bucket, number: int, limit: str) -> Part | None:
+    return bucket[number].parts.get(limit) if number in bucket else None
+
+
+def settled_ms(old: Part | None, new: Part | None, moment_ms: int) -> int:
+    """When a write to a part counts: a new capacity or pace cuts at the writer's moment, or at the
+    epoch of the part before where that is later."""
+    if old is None or (new and (old.pace, old.capacity) == (new.pace, new.capacity)):
+        return moment_ms
+    return max(moment_ms, old.epoch_ms)
+
+
+def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
+    """Whether a bucket has what a demand wants, under the newer of its limits and theirs."""
+    newest = max((shard.version for shard in bucket.values()), default=-1)
+    own = demand.terms.own or demand.terms.version >= newest
+    for limit, wanted in demand.named():
+        spec = demand.terms.specs[demand.terms.index[limit]]
+        held = [one for one in bucket.values() if limit in one.parts and one.version == newest]
+        if spec.soft if own or not held else any(one.parts[limit].soft for one in held):
+            continue
+        level = 0 if bucket else spec.capacity_milli
+        for number, shard in bucket.items():
+            part = shard.parts.get(limit)
+            share = share_of(spec.capacity_milli, number, shard.depth)
+            changed = Part(share, spec.amount_milli, spec.period_ms << shard.depth, 0, 0, 0)
+            if part is None:
+                level += share
+            elif own and changed.rate != part.rate:
+                level += _carried(part, changed, now_ms)
+            else:
+                level += part.level(now_ms)
+        if wanted > level:
+            return False
+    return True
+
+
+def _carried(part: Part, changed: Part, now_ms: int) -> int:
+    """The least a part can be seen to hold under other limits: for whoever is behind its epoch,
+    what arrives until then is still missing."""
+    level = min(changed.capacity, part.level(max(now_ms, part.epoch_ms)))
+    missing_ms = max(0, part.epoch_ms - now_ms)
+    return level + (-missing_ms * changed.amount // changed.period_ms) - (missing_ms > 0)

@@ -2,13 +2,14 @@
 
 A snapshot is never changed, so a search can keep as many as it likes and compare them by value.
 Keys are `PK` and `SK`, as in every table of headgate. Writes are serial, as they are in DynamoDB
-for one item and for transactions; batches are not atomic there, and here they happen to be.
+for one item and for transactions; batches are not atomic there, and here they happen to be. Indexes
+are computed, and never late.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from headgate.core.errors import StoreTrouble
@@ -121,6 +122,20 @@ def table_of(snapshot: Snapshot, params: Params) -> str:
     return name
 
 
+def written_places(request: DynamoRequest) -> list[Place]:
+    """The items that a write names; none for a read. Parts of a transaction have their table."""
+    params = request.params
+    if request.operation == "TransactWriteItems":
+        bodies = [body for part in params["TransactItems"] for body in part.values()]
+    else:
+        bodies = [params] if request.operation in ("UpdateItem", "PutItem", "DeleteItem") else []
+    keys = [body.get("Key") or body["Item"] for body in bodies]
+    return [
+        (body["TableName"], key["PK"]["S"], key["SK"]["S"])
+        for body, key in zip(bodies, keys, strict=True)
+    ]
+
+
 def place_of(table: str, wire: Params, *, whole: bool = False) -> Place:
     """Where an item of this key is; `whole` items may have more attributes than the key."""
     if not whole and set(wire) != set(KEYS):
@@ -136,49 +151,44 @@ def place_of(table: str, wire: Params, *, whole: bool = False) -> Place:
     return table, found[0], found[1]
 
 
-def scope_of(params: Params, *used: frozenset[str]) -> grammar.Scope:
-    """The placeholders; those that no expression uses are an error."""
+def scope_of(params: Params, *parts: grammar.Condition | grammar.Update) -> grammar.Scope:
+    """The placeholders of these expressions; those that none of them uses are an error."""
     names = params.get("ExpressionAttributeNames", {})
     values = params.get("ExpressionAttributeValues", {})
-    all_used = frozenset().union(*used)
-    spare = (set(names) | set(values)) - all_used
+    spare = (set(names) | set(values)).difference(*(part.used for part in parts))
     if spare:
         raise Invalid(f"Value provided in placeholders unused in expressions: {sorted(spare)}")
-    return grammar.Scope(names, {name: freeze(value) for name, value in values.items()})
+    scope = grammar.Scope(names, {name: freeze(value) for name, value in values.items()})
+    for part in parts:
+        for check in part.checks:
+            check(scope)
+    return scope
 
 
-def guarded(params: Params, row: Row | None, *used: frozenset[str]) -> grammar.Scope:
+def guarded(params: Params, row: Row | None, *others: grammar.Update) -> grammar.Scope:
     """The placeholders, if the request's condition holds on the row."""
-    text = params.get("ConditionExpression")
-    if text is None:
-        return scope_of(params, *used)
-    condition = grammar.condition(text)
-    scope = scope_of(params, condition.used, *used)
-    for check in condition.checks:
-        check(scope)
+    if "ConditionExpression" not in params:
+        return scope_of(params, *others)
+    condition = grammar.condition(params["ConditionExpression"])
+    scope = scope_of(params, *others, condition)
     if not condition.holds(row.values if row else {}, scope):
         raise Failed(row)
     return scope
 
 
 def _updated(place: Place, params: Params, row: Row | None) -> Row:
-    expression = params.get("UpdateExpression")
-    if expression is None:
+    fresh: dict[str, Value] = {"PK": ("S", place[1]), "SK": ("S", place[2])}
+    if "UpdateExpression" not in params:
         guarded(params, row)
-        return row or Row(dict(zip(KEYS, (("S", place[1]), ("S", place[2])), strict=True)))
-    update = grammar.update(expression)
-    condition = grammar.condition(params["ConditionExpression"]).used if (
-        "ConditionExpression" in params
-    ) else frozenset()  # fmt: skip
-    early = scope_of(params, condition, update.used)
-    for check in update.checks:
-        check(early)
+        return row or Row(fresh)
+    update = grammar.update(params["UpdateExpression"])
+    names = params.get("ExpressionAttributeNames", {})
     for path in [*(path for path, _ in [*update.sets, *update.adds]), *update.removes]:
-        if early.name(path) in KEYS:
-            raise Invalid(f"Cannot update attribute {early.name(path)}. It is part of the key")
-    scope = guarded(params, row, update.used)
+        if names.get(path, path) in KEYS:
+            raise Invalid(f"Cannot update attribute {path}. It is part of the key")
+    scope = guarded(params, row, update)
     before: Mapping[str, Value] = row.values if row else {}
-    after = dict(before) or {"PK": ("S", place[1]), "SK": ("S", place[2])}
+    after = dict(before) or fresh
     for path, operand in update.sets:
         value = operand(before, scope)
         assert value is not None
@@ -204,29 +214,14 @@ def _moved(params: Params, after: Row | None) -> Params:
     return {name: value for name, value in after.wire().items() if name in moved}
 
 
-Write = Callable[[Place, Params, Row | None], Row | None]
-
-
-def _put(place: Place, params: Params, row: Row | None) -> Row:
+def _written(verb: str, place: Place, params: Params, row: Row | None) -> Row | None:
+    """The row after a write, if its condition holds; a check leaves it as it is."""
+    if verb == "Update":
+        return _updated(place, params, row)
     guarded(params, row)
-    return Row.of(params["Item"])
-
-
-def _gone(place: Place, params: Params, row: Row | None) -> None:
-    guarded(params, row)
-
-
-def _checked(place: Place, params: Params, row: Row | None) -> Row | None:
-    guarded(params, row)
-    return row
-
-
-_WRITES: dict[str, Write] = {
-    "Update": _updated,
-    "Put": _put,
-    "Delete": _gone,
-    "ConditionCheck": _checked,
-}
+    if verb == "Put":
+        return Row.of(params["Item"])
+    return None if verb == "Delete" else row
 
 
 def _target(table: str, verb: str, params: Params) -> Place:
@@ -239,7 +234,7 @@ def _single(verb: str) -> Callable[[Snapshot, Params], Step]:
     def operation(snapshot: Snapshot, params: Params) -> Step:
         place = _target(table_of(snapshot, params), verb, params)
         before = snapshot.rows.get(place)
-        after = _WRITES[verb](place, params, before)
+        after = _written(verb, place, params, before)
         match params.get("ReturnValues", "NONE"):
             case "ALL_NEW":
                 reply = {"Attributes": after.wire()} if after else {}
@@ -275,7 +270,7 @@ def _transact(snapshot: Snapshot, params: Params) -> Step:
     reasons: list[tuple[str, dict[str, Any] | None]] = []
     for place, (verb, part) in zip(places, parts, strict=True):
         try:
-            writes[place] = _WRITES[verb](place, part, snapshot.rows.get(place))
+            writes[place] = _written(verb, place, part, snapshot.rows.get(place))
             reasons.append(("None", None))
         except Failed as failure:
             reasons.append(("ConditionalCheckFailed", _told(part, failure.row)))
@@ -329,6 +324,87 @@ def _batch_write(snapshot: Snapshot, params: Params) -> Step:
     return snapshot.put(writes), {"UnprocessedItems": {}}
 
 
+def _search(snapshot: Snapshot, params: Params) -> Step:
+    """A query, or a scan: that has no condition on keys. A limit counts what was looked at, before
+    the filter."""
+    table, index = table_of(snapshot, params), params.get("IndexName", "")
+    if index and params.get("ConsistentRead"):
+        raise Invalid("Consistent reads are not supported on global secondary indexes")
+    wanted, filtered = (
+        grammar.condition(params[name]) if name in params else None
+        for name in ("KeyConditionExpression", "FilterExpression")
+    )
+    scope = scope_of(params, *(part for part in (wanted, filtered) if part))
+    keys = [f"{index}PK", f"{index}SK", *KEYS]
+    rows = [
+        row
+        for place, row in snapshot.rows.items()
+        if place[0] == table
+        and keys[0] in row.values
+        and keys[1] in row.values
+        and (wanted is None or wanted.holds(row.values, scope))
+    ]
+    rows.sort(
+        key=lambda row: [row.values[name][1].encode() for name in keys],
+        reverse=not params.get("ScanIndexForward", True),
+    )
+    if "ExclusiveStartKey" in params:
+        last = Row.of(params["ExclusiveStartKey"]).values.items()
+        at = [last <= row.values.items() for row in rows]
+        if True not in at:
+            raise NotImplementedError("a page that begins at an item that is gone")
+        rows = rows[at.index(True) + 1 :]
+    read = rows[: params.get("Limit")]
+    items = [row for row in read if filtered is None or filtered.holds(row.values, scope)]
+    kept = _projected(snapshot, table, index)
+    reply: dict[str, Any] = {
+        "Items": [row.wire(kept) for row in items],
+        "Count": len(items),
+        "ScannedCount": len(read),
+    }
+    if read and len(read) == params.get("Limit"):
+        reply["LastEvaluatedKey"] = read[-1].wire(keys)
+    return snapshot, reply
+
+
+def _projected(snapshot: Snapshot, table: str, index: str) -> Collection[str] | None:
+    """The attributes an index holds; None for all."""
+    if not index:
+        return None
+    for made in snapshot.tables[table]["GlobalSecondaryIndexes"]:
+        if made["IndexName"] == index:
+            if made["Projection"]["ProjectionType"] == "ALL":
+                return None
+            return {*KEYS, f"{index}PK", f"{index}SK"}
+    raise Invalid(f"The table does not have the specified index: {index}")
+
+
+def _create(snapshot: Snapshot, params: Params) -> Step:
+    name = params["TableName"]
+    if name in snapshot.tables:
+        raise Rejected("ResourceInUseException", f"Table already exists: {name}")
+    made: Mapping[str, Any] = {**params, "TableStatus": "ACTIVE"}
+    return snapshot.with_tables({**snapshot.tables, name: made}), {"TableDescription": made}
+
+
+def _describe(snapshot: Snapshot, params: Params) -> Step:
+    made = snapshot.tables[table_of(snapshot, params)]
+    indexes = [{**index, "IndexStatus": "ACTIVE"} for index in made["GlobalSecondaryIndexes"]]
+    return snapshot, {"Table": {**made, "GlobalSecondaryIndexes": indexes}}
+
+
+def _drop(snapshot: Snapshot, params: Params) -> Step:
+    name = table_of(snapshot, params)
+    left = {table: made for table, made in snapshot.tables.items() if table != name}
+    return snapshot.with_tables(left), {}
+
+
+def _expiry(snapshot: Snapshot, params: Params) -> Step:
+    """Items expire when a test says so, never by themselves."""
+    table_of(snapshot, params)
+    return snapshot, {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED"}}
+
+
 _OPERATIONS: dict[str, Callable[[Snapshot, Params], Step]] = {
     "UpdateItem": _single("Update"),
     "PutItem": _single("Put"),
@@ -337,9 +413,11 @@ _OPERATIONS: dict[str, Callable[[Snapshot, Params], Step]] = {
     "BatchGetItem": _batch_get,
     "BatchWriteItem": _batch_write,
     "TransactWriteItems": _transact,
+    "Query": _search,
+    "Scan": _search,
+    "CreateTable": _create,
+    "DescribeTable": _describe,
+    "DeleteTable": _drop,
+    "DescribeTimeToLive": _expiry,
+    "UpdateTimeToLive": _expiry,
 }
-
-
-def register(name: str, operation: Callable[[Snapshot, Params], Step]) -> None:
-    """Adds an operation that lives in a module of its own."""
-    _OPERATIONS[name] = operation

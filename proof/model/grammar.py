@@ -8,9 +8,11 @@ and a `Scope` that resolves placeholders. What AWS refuses before it looks at th
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from proof.model.values import ORDERED, Invalid, Unfit, Value, exact, ordered
 
@@ -18,6 +20,7 @@ Item = Mapping[str, Value]
 
 _TOKEN = re.compile(r"\s*(?:([#:]?[A-Za-z0-9_]+)|(<>|<=|>=|[=<>(),+\-]))")
 _CLAUSES = ("SET", "ADD", "REMOVE")
+_SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Scope:
 
 Operand = Callable[[Item, Scope], Value | None]
 Test = Callable[[Item, Scope], bool]
-Check = Callable[[Scope], None]
+Check = Callable[[Scope], object]
 
 
 @dataclass
@@ -106,37 +109,34 @@ class _Parser:
             raise Invalid(f"Syntax error; token: {self._next!r}")
 
     def either(self) -> Test:
-        tests = [self._both()]
-        while self._accept("OR"):
-            tests.append(self._both())
-        return (
-            tests[0] if len(tests) == 1 else lambda item, scope: any(t(item, scope) for t in tests)
-        )
+        return self._joined("OR", any, lambda: self._joined("AND", all, self._maybe_not))
 
-    def _both(self) -> Test:
-        tests = [self._maybe_not()]
-        while self._accept("AND"):
-            tests.append(self._maybe_not())
-        return (
-            tests[0] if len(tests) == 1 else lambda item, scope: all(t(item, scope) for t in tests)
-        )
+    def _joined(self, word: str, how: Callable[..., bool], inner: Callable[[], Test]) -> Test:
+        tests = [inner()]
+        while self._accept(word):
+            tests.append(inner())
+        if len(tests) == 1:
+            return tests[0]
+        return lambda item, scope: how(test(item, scope) for test in tests)
+
+    def _in_parentheses(self, inner: Callable[[], Any]) -> Any:
+        self._take("(")
+        found = inner()
+        self._take(")")
+        return found
 
     def _maybe_not(self) -> Test:
         if self._accept("NOT"):
             inner = self._maybe_not()
             return lambda item, scope: not inner(item, scope)
-        if self._accept("("):
-            inner = self.either()
-            self._take(")")
-            return inner
+        if self._next == "(":
+            return self._in_parentheses(self.either)  # type: ignore[no-any-return]
         return self._comparison()
 
     def _comparison(self) -> Test:
         if self._next in ("attribute_exists", "attribute_not_exists"):
             there = self._take() == "attribute_exists"
-            self._take("(")
-            path = self._path()
-            self._take(")")
+            path = self._in_parentheses(self._path)
             return lambda item, scope: (scope.name(path) in item) is there
         if self._next == "begins_with":
             return self._begins_with()
@@ -151,20 +151,18 @@ class _Parser:
 
     def _begins_with(self) -> Test:
         self._take()
-        self._take("(")
-        path, _, stem = self._path(), self._take(","), self._operand()
-        self._take(")")
+        path, stem = self._in_parentheses(lambda: self._path_and(self._operand))
 
         def holds(item: Item, scope: Scope) -> bool:
             found, wanted = item.get(scope.name(path)), stem(item, scope)
-            return (
-                found is not None
-                and wanted is not None
-                and found[0] == wanted[0] == "S"
-                and found[1].startswith(wanted[1])
-            )
+            texts = found and wanted and found[0] == wanted[0] == "S"
+            return bool(texts and found[1].startswith(wanted[1]))
 
         return holds
+
+    def _path_and(self, operand: Callable[[], Operand]) -> tuple[str, Operand]:
+        path, _, other = self._path(), self._take(","), operand()
+        return path, other
 
     def _between(self, left: Operand) -> Test:
         first = self._next
@@ -186,9 +184,8 @@ class _Parser:
     def _among(self, left: Operand) -> Test:
         self._take("(")
         options = [self._operand()]
-        while self._accept(","):
+        while self._take(",", ")") == ",":
             options.append(self._operand())
-        self._take(")")
         return lambda item, scope: any(
             _compared("=", left(item, scope), option(item, scope)) for option in options
         )
@@ -199,14 +196,14 @@ class _Parser:
             raise Invalid(f"Syntax error; token: {token!r} is no path")
         if token.startswith("#"):
             self.used.add(token)
-        self.checks.append(lambda scope: void(scope.name(token)))
+        self.checks.append(lambda scope: scope.name(token))
         return token
 
     def _operand(self) -> Operand:
         if self._next.startswith(":"):
             token = self._take()
             self.used.add(token)
-            self.checks.append(lambda scope: void(scope.value(token)))
+            self.checks.append(lambda scope: scope.value(token))
             return lambda item, scope: scope.value(token)
         path = self._path()
         return lambda item, scope: item.get(scope.name(path))
@@ -253,9 +250,7 @@ class _Parser:
         """An operand of SET: it must be there."""
         if self._next == "if_not_exists":
             self._take()
-            self._take("(")
-            path, _, other = self._path(), self._take(","), self._present()
-            self._take(")")
+            path, other = self._in_parentheses(lambda: self._path_and(self._present))
             return lambda item, scope: item.get(scope.name(path)) or other(item, scope)
         operand = self._operand()
 
@@ -284,30 +279,15 @@ def _tokens(text: str) -> list[str]:
     return found
 
 
-def void(_: object) -> None:
-    """Nothing: for what is looked up so that its absence is told."""
-
-
 def _compared(sign: str, left: Value | None, right: Value | None) -> bool:
     """A comparison with what is not there, or with another type, does not hold; `<>` does."""
     if left is None or right is None:
         return sign == "<>" and left is not right
-    if sign == "=":
-        return left == right
-    if sign == "<>":
-        return left != right
+    if sign in ("=", "<>"):
+        return (left == right) is (sign == "=")
     if left[0] != right[0] or left[0] not in ORDERED:
         return False
-    first, second = ordered(left), ordered(right)
-    match sign:
-        case "<":
-            return bool(first < second)
-        case "<=":
-            return bool(first <= second)
-        case ">":
-            return bool(first > second)
-        case _:
-            return bool(first >= second)
+    return bool(_SIGNS[sign](ordered(left), ordered(right)))
 
 
 def _bounds(low: Value, high: Value) -> None:

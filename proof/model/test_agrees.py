@@ -27,7 +27,7 @@ from proof.model.engine import Engine, Snapshot
 from proof.model.port import ModelPort
 from proof.model.programs import Program
 from proof.size import sized
-from tests.stores.dynamodb.catalog.kit import table_at
+from tests.stores.dynamodb.kit import table_at
 
 STEPS = sized(600, 2400, 160_000)
 SEED = int(os.environ.get("HEADGATE_MODEL_SEED", "1"))

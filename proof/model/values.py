@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 Value = tuple[str, Any]  # its DynamoDB type and what it is: ("N", 12), ("S", "text")
@@ -77,18 +77,15 @@ class Row:
     def of(cls, wire: Mapping[str, Any]) -> Row:
         return cls({name: freeze(value) for name, value in wire.items()})
 
-    def wire(self) -> dict[str, Any]:
-        return {name: thaw(value) for name, value in self.values.items()}
-
-    def get(self, name: str) -> Value | None:
-        return self.values.get(name)
+    def wire(self, kept: Collection[str] | None = None) -> dict[str, Any]:
+        """As it goes into a reply: all of it, or the attributes that are kept."""
+        return {
+            name: thaw(value) for name, value in self.values.items() if kept is None or name in kept
+        }
 
     def number(self, name: str, default: int = 0) -> int:
         value = self.values.get(name)
         return default if value is None else int(value[1])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Row) and self.values == other.values)

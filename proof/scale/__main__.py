@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from proof.scale.rows import table
+from proof.scale.fleet import table
 from proof.scale.scenarios import SMALL, WHOLE
 
 

@@ -1,4 +1,9 @@
-"""DynamoDB as far as load is concerned: what a partition bears, what is billed, how long it takes.
+"""Virtual time, and DynamoDB as far as load is concerned: what a partition bears, what is billed,
+how long it takes.
+
+Coroutines wait for moments and run one after another in the order of those. Nothing here knows
+asyncio: whatever the real code awaits ends in a port or a gate, and those wait here. Ties are
+broken by who asked first, so a seed gives the same run every time.
 
 The items and expressions are those of the semantic model that the store's own tests use. Writes to
 one partition above 1000 units a second, and reads above 3000, are held back; what was not used may
@@ -8,17 +13,101 @@ for hot items after a while; `partitions` puts them at random into so many inste
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import random
+import types
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.core.errors import StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import Throttled, Unreachable
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from proof.model import queries  # noqa: F401  # it adds Query, Scan and tables to the engine
-from proof.model.engine import Engine, Place, Snapshot
+from proof.model.engine import Engine, Outcome, Place, Snapshot, written_places
+from proof.model.port import Port
 from proof.model.values import Row
-from proof.scale.world import US, World
+
+START_MS = 1_700_000_000_000
+US = 1000  # microseconds in a millisecond
+
+
+class Task:
+    """One caller's work; `trips` counts the round trips it waited for."""
+
+    __slots__ = ("alarm", "flow", "trips")
+
+    def __init__(self, flow: Coroutine[Any, Any, None]) -> None:
+        self.flow = flow
+        self.trips = 0
+        self.alarm = 0  # the number of the alarm that may wake it; older ones are void
+
+
+class World:
+    """A clock in milliseconds when called, with a pace of its own for whoever waits."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_us = 0
+        self.current: Task | None = None
+        self._order = itertools.count(1)
+        self._due: list[tuple[int, int, Task]] = []
+
+    def __call__(self) -> int:
+        return START_MS + self.now_us // US
+
+    def spawn(self, flow: Coroutine[Any, Any, None], at_us: int | None = None) -> None:
+        self.wake(Task(flow), self.now_us if at_us is None else at_us)
+
+    def wake(self, task: Task, at_us: int) -> None:
+        task.alarm = next(self._order)
+        heapq.heappush(self._due, (at_us, task.alarm, task))
+
+    def run(self) -> None:
+        """Until nobody waits any more."""
+        while self._due:
+            at_us, alarm, task = heapq.heappop(self._due)
+            if alarm != task.alarm:
+                continue
+            self.now_us = at_us
+            self.current = task
+            try:
+                delay_us = task.flow.send(None)
+            except StopIteration:
+                continue
+            self.wake(task, at_us + delay_us)
+
+    async def pause_us(self, delay_us: int) -> None:
+        await _for(delay_us)
+
+    def gate(self) -> WorldGate:
+        return WorldGate(self)
+
+
+class WorldGate:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._opened = False
+        self._waiter: Task | None = None
+
+    def open(self) -> None:
+        self._opened = True
+        if self._waiter is not None:
+            self._world.wake(self._waiter, self._world.now_us)
+            self._waiter = None
+
+    async def wait(self, timeout_ms: int) -> bool:
+        if not self._opened:
+            self._waiter = self._world.current
+            await _for(timeout_ms * US)
+            self._waiter = None
+        return self._opened
+
+
+@types.coroutine
+def _for(delay_us: int) -> Generator[int, None, None]:
+    yield delay_us
+
 
 WRITES_PER_S = 1000
 READS_PER_S = 3000
@@ -89,19 +178,16 @@ class Cloud:
         self._bears_part = bears  # of what a partition bears, where a part of a fleet is run
         self._allowances: dict[tuple[str, int | str], Allowance] = {}
 
-    def port(self) -> CloudPort:
-        return CloudPort(self)
-
     def shards(self, entity_id: str = "") -> int:
         """How many items the buckets of an entity, or all of them, are kept in."""
         wanted = f"BUCKET#{entity_id}"
         return sum(wanted in pk for _, pk, _ in self.engine.snapshot.rows)
 
-    def do(self, request: DynamoRequest) -> dict[str, Any] | StoreTrouble:
+    def do(self, request: DynamoRequest) -> Outcome:
         self.calls += 1
         if self.away:
             return Unreachable("the region does not answer; nothing is known of this call")
-        written, read = _written(request), _read(request)
+        written, read = [place[1] for place in written_places(request)], _read(request)
         if not self._bears("w", written, WRITES_PER_S) or not self._bears("r", read, READS_PER_S):
             self.held_back += 1
             return Throttled("more than this partition bears")
@@ -140,22 +226,14 @@ class Cloud:
         return self._allowances[kind, place]
 
 
-class CloudPort:
+class CloudPort(Port):
     """One client's way to the service: half of a round trip there, half back."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self._world = cloud.world
 
-    async def call(self, request: DynamoRequest) -> dict[str, Any]:
-        [outcome] = await self.call_all([request])
-        if isinstance(outcome, StoreTrouble):
-            raise outcome
-        return outcome
-
-    async def call_all(
-        self, requests: Sequence[DynamoRequest]
-    ) -> list[dict[str, Any] | StoreTrouble]:
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> list[Outcome]:
         task = self._world.current
         assert task is not None
         task.trips += 1
@@ -168,23 +246,8 @@ class CloudPort:
     def now_ms(self) -> int:
         return self._world()
 
-    async def close(self) -> None:
-        """Nothing is held."""
-
     def _half_us(self) -> int:
         return int(MEDIAN_US / 2 * self._world.rng.lognormvariate(0, SPREAD))
-
-
-def _written(request: DynamoRequest) -> list[str]:
-    params = request.params
-    if request.operation in ("UpdateItem", "DeleteItem"):
-        return [params["Key"]["PK"]["S"]]
-    if request.operation == "PutItem":
-        return [params["Item"]["PK"]["S"]]
-    if request.operation != "TransactWriteItems":
-        return []
-    bodies = [body for part in params["TransactItems"] for body in part.values()]
-    return [body.get("Key", body.get("Item"))["PK"]["S"] for body in bodies]
 
 
 def _read(request: DynamoRequest) -> list[str]:

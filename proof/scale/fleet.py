@@ -1,12 +1,13 @@
-"""A fleet of processes that ask one cloud, and what came of it, with S1 watched."""
+"""A fleet of processes that ask one cloud, with S1 watched, and a line about what came of it."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from headgate.aws.infra.cost import PUBLISHED
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Throttled
 from headgate.core.limits import Limit
@@ -17,8 +18,7 @@ from headgate.layers.stack import add_layers
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
-from proof.scale.cloud import TABLE, Cloud
-from proof.scale.world import US, World
+from proof.scale.cloud import TABLE, US, Cloud, CloudPort, World
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Tally:
                 return trips
         return 0
 
-    def excess(self, capacity: int, per_ms: float) -> float:
+    def excess_over(self, capacity: int, per_ms: float) -> float:
         """By how much any interval had more than capacity + rate * T; at most 0 keeps S1."""
         worst, most, last_ms = 0.0, 0.0, None
         for at_ms in sorted(self.admitted_at):
@@ -59,11 +59,10 @@ class Client:
 
     def __init__(self, cloud: Cloud, seed: int, *, prefetch: bool = False) -> None:
         world = cloud.world
-        pace = world.pace(blocking=False)
         book = StateCache(rng=random.Random(seed))
-        self.store = DynamoStore(Table(cloud.port(), TABLE, pace), book, None)
+        self.store = DynamoStore(Table(CloudPort(cloud), TABLE, world), book, None)
         self.top: Store = add_layers(
-            self.store, clock=world, pace=pace, prefetch=prefetch, rng=random.Random(seed)
+            self.store, clock=world, pace=world, prefetch=prefetch, rng=random.Random(seed)
         )
 
     @property
@@ -144,3 +143,68 @@ def drive(
     for client in clients:
         world.spawn(asking(client, world.rng.randrange(now_us, end_us) if ramp else now_us))
     world.run()
+
+
+@dataclass(kw_only=True)
+class Row(Tally):
+    """A tally with what it cost. `excess` is the most that any interval had above capacity + rate
+    * T; at most `slack` is promised. Units and calls are per acquire, admitted or not."""
+
+    name: str
+    shards: int
+    calls: float
+    usd_per_million: float
+    excess: float
+    slack: float
+    note: str = ""
+
+    def cells(self) -> list[str]:
+        return [cell(self) for cell in COLUMNS.values()]
+
+    def share(self, part: int) -> str:
+        return f"{100 * part / max(1, self.asked):.1f} %"
+
+
+COLUMNS: dict[str, Callable[[Row], str]] = {
+    "scenario": lambda row: row.name,
+    "asked": lambda row: f"{row.asked}",
+    "admitted": lambda row: row.share(row.admitted),
+    "refused": lambda row: row.share(row.refused),
+    "held back": lambda row: row.share(row.held_back),
+    "shards": lambda row: f"{row.shards}",
+    "calls": lambda row: f"{row.calls:.3f}",
+    "$/million": lambda row: f"{row.usd_per_million:.3f}",
+    "trips p50/p99": lambda row: f"{row.trips_at(0.5)}/{row.trips_at(0.99)}",
+    "excess/slack": lambda row: f"{row.excess:+.0f}/{row.slack:.0f}",
+    "": lambda row: row.note,
+}
+
+
+class Meter:
+    """What the cloud was asked for since the meter was made."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._before = cloud.calls, cloud.writes, cloud.reads
+
+    def row(
+        self, name: str, tally: Tally, *, excess: float, slack: float = 0.0, note: str = ""
+    ) -> Row:
+        now = self._cloud.calls, self._cloud.writes, self._cloud.reads
+        calls, writes, reads = (a - b for a, b in zip(now, self._before, strict=True))
+        usd = writes * PUBLISHED.million_writes + reads * PUBLISHED.million_reads
+        asked = max(1, tally.asked)
+        return Row(
+            **vars(tally), name=name, shards=self._cloud.shards(), calls=calls / asked,
+            usd_per_million=usd / asked, excess=excess, slack=slack, note=note,
+        )  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown, aligned so that it reads in a terminal as well."""
+    lines = [list(COLUMNS), *(row.cells() for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines]  # fmt: skip
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {text[0]} |", f"|{rule}|", *(f"| {line} |" for line in text[1:])])

@@ -1,13 +1,244 @@
-"""The scenarios, whole and small. Figures are tokens, acquires and milliseconds."""
+"""The scenarios, whole and small. Figures are tokens, acquires and milliseconds.
+
+One entity that everybody asks, and a parent of many: where the writes to one bucket end. Then many
+at once: entities never seen before, a herd that was told to come back, a region away.
+"""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
-from headgate import OnUnavailable
-from proof.scale import crowd, hot
-from proof.scale.rows import Row
+from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
+from headgate.core.decision import Demand, Verdict
+from headgate.core.record import BucketKey
+from headgate.core.wait_queue import WaitQueues, wait_in_turn
+from headgate.layers.held_tokens import SHARE
+from headgate.repository import Repository
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb.store import DynamoStore
+from proof.scale.cloud import SAVED_MS, TABLE, US, Cloud, CloudPort, World
+from proof.scale.fleet import Bucket, Client, Meter, Row, Tally, arrivals_us, drive, told
+
+
+def one_entity(
+    seed: int,
+    name: str,
+    *,
+    per_s: int,
+    clients: int,
+    warm_ms: int,
+    run_ms: int,
+    prefetch: bool = False,
+    allowed_part: float = 1.2,
+    burst_s: float = 1.0,
+    partitions: int | None = None,
+    saved_ms: int = SAVED_MS,
+    bears: float = 1.0,
+) -> Row:
+    """Clients come during the warm-up; what is told is the time after it, S1 over all of it.
+
+    With `bears`, partitions bear that part of what they do: a part of a fleet stands for all of it.
+    The limit is `allowed_part` of what is asked for, and `burst_s` of it may come at once.
+    """
+    world = World(seed)
+    cloud = Cloud(world, partitions=partitions, saved_ms=saved_ms, bears=bears)
+    fleet = [Client(cloud, seed + at, prefetch=prefetch) for at in range(clients)]
+    rate = int(per_s * allowed_part)
+    bucket = Bucket("hot", int(rate * burst_s), rate / 1000)
+    warm, tally = Tally(), Tally()
+    drive(world, warm, fleet, bucket, per_s, warm_ms, ramp=True)
+    meter = Meter(cloud)
+    drive(world, tally, fleet, bucket, per_s, run_ms)
+    everything = Tally(admitted_at=warm.admitted_at + tally.admitted_at)
+    held = sum(client.held_milli for client in fleet) // 1000
+    return meter.row(
+        name,
+        tally,
+        excess=everything.excess_over(bucket.capacity, bucket.per_ms),
+        slack=clients * bucket.capacity / SHARE if prefetch else 0,
+        note=f"{clients} clients" + (f", {held} tokens held" if prefetch else ""),
+    )
+
+
+def hot_parent(
+    seed: int, name: str, *, per_s: int, clients: int, children: int, run_ms: int
+) -> Row:
+    """Children that cascade to one parent: two writes in one round trip, the parent's in shards."""
+    world = World(seed)
+    cloud = Cloud(world)
+    fleet = [Client(cloud, seed + at) for at in range(clients)]
+    rate = int(per_s * 1.2)
+    parent = Bucket("parent", rate, rate / 1000)
+    child = Bucket("child", 100, 1)
+    tally = Tally()
+
+    async def one(client: Client, number: int) -> None:
+        key = BucketKey(child.key.namespace, f"child-{number}", child.key.resource)
+        both = (Demand(key, child.terms, (1000,)), parent.one)
+        await told(world, tally, lambda: client.top.consume(both, world()))
+
+    async def asking(client: Client) -> None:
+        for at_us in arrivals_us(world.rng, per_s / clients, run_ms * US):
+            await world.pause_us(at_us - world.now_us)
+            world.spawn(one(client, world.rng.randrange(children)))
+
+    meter = Meter(cloud)
+    for client in fleet:
+        world.spawn(asking(client), world.rng.randrange(run_ms * US // 4))
+    world.run()
+    excess = tally.excess_over(parent.capacity, parent.per_ms)
+    row = meter.row(name, tally, excess=excess, note=f"{clients} clients, {children} children")
+    made = cloud.shards(parent.key.entity_id)
+    return replace(row, shards=made)
+
+
+ARRIVE_US = 200_000  # in which a herd arrives
+
+
+class Pods:
+    """Processes with a whole limiter each, on one cloud."""
+
+    def __init__(self, seed: int, pods: int, limit: Limit, rule: OnUnavailable) -> None:
+        self.world = World(seed)
+        self.cloud = Cloud(self.world)
+        self.tally = Tally()
+        self.calls_at: Counter[int] = Counter()  # by second
+        self.limiters = []
+        for _ in range(pods):
+            backend = over_port(CloudPort(self.cloud), TABLE, blocking=False, usage="off")
+            assert isinstance(backend.store, DynamoStore)
+            backend.store._table._pace = self.world  # of all that it holds
+            home = Repository("dynamodb://hot", clock=self.world, _backend=backend)
+            limiter = RateLimiter(home, limits=[limit], clock=None, on_unavailable=rule)
+            self.limiters.append(limiter)
+
+    async def acquire(self, limiter: RateLimiter, entity_id: str) -> None:
+        task = self.world.current
+        assert task is not None
+        before, at_ms, tally = task.trips, self.world(), self.tally
+        tally.asked += 1
+        try:
+            async with limiter.acquire(entity_id, "api", {"x": 1}) as lease:
+                tally.admitted += 1
+                tally.degraded += lease.degraded
+                tally.admitted_at[at_ms] += 1
+        except RateLimitExceeded:
+            tally.refused += 1
+        except RateLimiterUnavailable:
+            tally.away += 1
+        tally.trips[task.trips - before] += 1
+        self.calls_at[(at_ms // 1000)] += task.trips - before
+
+
+def many_entities(seed: int, name: str, *, entities: int, asks: int, pods: int) -> Row:
+    """Every acquire meets an entity out of so many: nearly all are new to everybody."""
+    them = Pods(seed, pods, Limit.per_minute("x", 60), OnUnavailable.BLOCK)
+
+    async def asking(limiter: RateLimiter) -> None:
+        await them.acquire(limiter, "first")  # the namespace is known from then on
+        for _ in range(asks // pods):
+            await them.acquire(limiter, f"e{them.world.rng.randrange(entities)}")
+
+    for limiter in them.limiters:
+        them.world.spawn(asking(limiter))
+    meter = Meter(them.cloud)
+    them.world.run()
+    hottest = max(them.cloud.indexed.values()) / them.tally.asked
+    note = f"{entities:.0e} ids; {hottest:.2f} entries per acquire in the hottest index key"
+    row = meter.row(name, them.tally, excess=0.0, note=note)
+    return replace(row, shards=1)
+
+
+def outage(
+    seed: int, name: str, *, pods: int, per_s: int, seconds: int, away: tuple[int, int],
+    rule: OnUnavailable,
+) -> Row:  # fmt: skip
+    """The region does not answer for a while; twice as much is asked for as is allowed.
+
+    What ALLOW may admit beyond it is what each process's own buckets have, for as long as the
+    outage lasts and its breaker has not noticed its end.
+    """
+    capacity, rate = 200, per_s // 2
+    them = Pods(seed, pods, Limit.custom("x", capacity, rate, 1), rule)
+    world = them.world
+
+    async def asking(limiter: RateLimiter) -> None:
+        rng = random.Random(world.rng.random())
+        for at_us in arrivals_us(rng, per_s / pods, seconds * 1000 * US):
+            await world.pause_us(max(0, at_us - world.now_us))
+            world.spawn(them.acquire(limiter, "shared"))
+
+    async def region() -> None:
+        await world.pause_us(away[0] * 1000 * US)
+        them.cloud.away = True
+        await world.pause_us((away[1] - away[0]) * 1000 * US)
+        them.cloud.away = False
+
+    world.spawn(region())
+    for limiter in them.limiters:
+        world.spawn(asking(limiter))
+    meter = Meter(them.cloud)
+    world.run()
+    tally = them.tally
+    during = [them.calls_at[world_s] for world_s in sorted(them.calls_at)][away[0] + 2 : away[1]]
+    note = (
+        f"{pods} pods; {tally.degraded} degraded, {tally.away} unavailable; "
+        f"{max(during, default=0)} calls in the worst second of it"
+    )
+    bound = (capacity + rate * (away[1] - away[0] + 60)) * (pods - 1)
+    return meter.row(
+        name, tally, excess=tally.excess_over(capacity, rate / 1000), slack=bound, note=note
+    )
+
+
+def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row:
+    """A bucket is drained and everybody is told to come back: `how` they do it.
+
+    "told" asks again after the wait it was told; "wait" stands in the line of its process, as
+    `acquire(wait=…)` does.
+    """
+    world = World(seed)
+    cloud = Cloud(world)
+    fleet = [Client(cloud, seed + at) for at in range(processes)]
+    lines = [WaitQueues(world) for _ in fleet]
+    bucket = Bucket("herd", 100, 1)
+    tally = Tally()
+    most_us = 600_000 * US
+
+    async def caller(at: int) -> None:
+        client = fleet[at % processes]
+
+        async def attempt() -> Verdict:
+            return await client.top.consume((bucket.one,), world())
+
+        if how == "wait":
+            line, key = lines[at % processes], [bucket.key.text]
+            deadline_ms = world() + most_us // US
+            await told(world, tally, lambda: wait_in_turn(line, key, attempt, world, deadline_ms))
+            return
+        while world.now_us < most_us:
+            verdict = await told(world, tally, attempt)
+            if verdict is not None and verdict.allowed:
+                return
+            wait_ms = 1 if verdict is None else verdict.retry_after_ms or 1
+            await world.pause_us(wait_ms * US)
+
+    meter = Meter(cloud)
+    for at in range(callers):
+        world.spawn(caller(at), at * ARRIVE_US // callers)
+    world.run()
+    ideal_ms = callers - bucket.capacity
+    note = (
+        f"{callers} callers in {processes} processes, all in after {world.now_us // US} ms "
+        f"(least: {ideal_ms}); {cloud.calls / callers:.1f} calls a caller"
+    )
+    excess = tally.excess_over(bucket.capacity, bucket.per_ms)
+    return meter.row(name, tally, excess=excess, note=note)
+
 
 Scenario = Callable[[int, str], Row]
 
@@ -15,40 +246,40 @@ Scenario = Callable[[int, str], Row]
 LASTING_MS = 100
 
 WHOLE: dict[str, Scenario] = {
-    "100k/s, prefetch": partial(hot.one_entity, per_s=100_000, clients=100, warm_ms=1500,
+    "100k/s, prefetch": partial(one_entity, per_s=100_000, clients=100, warm_ms=1500,
         run_ms=500, prefetch=True),
-    "1M/s, prefetch, a tenth run": partial(hot.one_entity, per_s=100_000, clients=100,
+    "1M/s, prefetch, a tenth run": partial(one_entity, per_s=100_000, clients=100,
         warm_ms=1500, run_ms=500, prefetch=True, bears=0.1),
-    "20k/s, one entity": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400),
-    "herd, each as told": partial(crowd.herd, callers=500, processes=20, how="told"),
-    "herd, wait=": partial(crowd.herd, callers=500, processes=20, how="wait"),
-    "outage 30 s, BLOCK": partial(crowd.outage, pods=50, per_s=200, seconds=75, away=(10, 40),
+    "20k/s, one entity": partial(one_entity, per_s=20_000, clients=50, warm_ms=700, run_ms=400),
+    "herd, each as told": partial(herd, callers=500, processes=20, how="told"),
+    "herd, wait=": partial(herd, callers=500, processes=20, how="wait"),
+    "outage 30 s, BLOCK": partial(outage, pods=50, per_s=200, seconds=75, away=(10, 40),
         rule=OnUnavailable.BLOCK),
-    "outage 30 s, ALLOW": partial(crowd.outage, pods=50, per_s=200, seconds=75, away=(10, 40),
+    "outage 30 s, ALLOW": partial(outage, pods=50, per_s=200, seconds=75, away=(10, 40),
         rule=OnUnavailable.ALLOW),
-    "10^8 entities": partial(crowd.many_entities, entities=10**8, asks=4000, pods=20),
-    "parent of 10^5": partial(hot.hot_parent, per_s=5000, clients=50, children=100_000,
+    "10^8 entities": partial(many_entities, entities=10**8, asks=4000, pods=20),
+    "parent of 10^5": partial(hot_parent, per_s=5000, clients=50, children=100_000,
         run_ms=1000),
-    "100k/s, one entity": partial(hot.one_entity, per_s=100_000, clients=100, warm_ms=200,
+    "100k/s, one entity": partial(one_entity, per_s=100_000, clients=100, warm_ms=200,
         run_ms=100, saved_ms=LASTING_MS),
-    "20k/s, 64 partitions in all": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=400,
+    "20k/s, 64 partitions in all": partial(one_entity, per_s=20_000, clients=50, warm_ms=400,
         run_ms=250, partitions=64),
-    "20k/s, half of it allowed": partial(hot.one_entity, per_s=20_000, clients=50, warm_ms=300,
+    "20k/s, half of it allowed": partial(one_entity, per_s=20_000, clients=50, warm_ms=300,
         run_ms=150, allowed_part=0.5, burst_s=0.1),
 }  # fmt: skip
 
 SMALL: dict[str, Scenario] = {
-    "5k/s, one entity": partial(hot.one_entity, per_s=5000, clients=8, warm_ms=400, run_ms=500),
-    "10k/s, prefetch": partial(hot.one_entity, per_s=10_000, clients=10, warm_ms=400, run_ms=400,
+    "5k/s, one entity": partial(one_entity, per_s=5000, clients=8, warm_ms=400, run_ms=500),
+    "10k/s, prefetch": partial(one_entity, per_s=10_000, clients=10, warm_ms=400, run_ms=400,
         prefetch=True),
-    "20k/s, prefetch, weak partitions": partial(hot.one_entity, per_s=20_000, clients=20,
+    "20k/s, prefetch, weak partitions": partial(one_entity, per_s=20_000, clients=20,
         warm_ms=400, run_ms=400, prefetch=True, bears=0.05),
-    "10^8 entities": partial(crowd.many_entities, entities=10**8, asks=300, pods=3),
-    "parent of 10^5": partial(hot.hot_parent, per_s=3000, clients=8, children=100_000, run_ms=600),
-    "herd, each as told": partial(crowd.herd, callers=400, processes=5, how="told"),
-    "herd, wait=": partial(crowd.herd, callers=400, processes=5, how="wait"),
-    "outage, BLOCK": partial(crowd.outage, pods=10, per_s=40, seconds=60, away=(10, 25),
+    "10^8 entities": partial(many_entities, entities=10**8, asks=300, pods=3),
+    "parent of 10^5": partial(hot_parent, per_s=3000, clients=8, children=100_000, run_ms=600),
+    "herd, each as told": partial(herd, callers=400, processes=5, how="told"),
+    "herd, wait=": partial(herd, callers=400, processes=5, how="wait"),
+    "outage, BLOCK": partial(outage, pods=10, per_s=40, seconds=60, away=(10, 25),
         rule=OnUnavailable.BLOCK),
-    "outage, ALLOW": partial(crowd.outage, pods=10, per_s=40, seconds=60, away=(10, 25),
+    "outage, ALLOW": partial(outage, pods=10, per_s=40, seconds=60, away=(10, 25),
         rule=OnUnavailable.ALLOW),
 }  # fmt: skip

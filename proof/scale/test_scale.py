@@ -13,8 +13,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.sharding import router as sharing
 from proof.scale.cloud import Cloud
-from proof.scale.fleet import Tally
-from proof.scale.rows import Row, table
+from proof.scale.fleet import Row, Tally, table
 from proof.scale.scenarios import SMALL
 
 SEED = 1
@@ -39,7 +38,7 @@ def test_nothing_is_admitted_beyond_what_is_promised(name: str) -> None:
     found = row(name)
     assert found.excess <= found.slack
     assert found.admitted > 0
-    assert found.trips_p99 <= 12
+    assert found.trips_at(0.99) <= 12
 
 
 def test_a_hot_bucket_divides_and_few_are_held_back() -> None:
@@ -78,7 +77,7 @@ def test_a_store_that_forgets_writes_is_noticed(monkeypatch: pytest.MonkeyPatch)
 def test_prefetch_makes_a_tenth_of_the_calls_or_fewer() -> None:
     found = row("10k/s, prefetch")
     assert found.calls < 0.1
-    assert found.trips_p50 == 0
+    assert found.trips_at(0.5) == 0
     assert found.held_back == 0
 
 
@@ -92,7 +91,7 @@ def test_prefetch_gets_off_the_ground_where_partitions_hold_back() -> None:
 
 def test_a_new_entity_is_two_round_trips() -> None:
     found = row("10^8 entities")
-    assert (found.trips_p50, found.trips_p99) == (2, 2)
+    assert (found.trips_at(0.5), found.trips_at(0.99)) == (2, 2)
 
 
 def test_an_outage_costs_a_few_calls_and_ends() -> None:
@@ -109,7 +108,7 @@ def test_an_outage_costs_a_few_calls_and_ends() -> None:
 def test_the_monitor_adds_up_every_interval() -> None:
     tally = Tally()
     tally.admitted_at.update({0: 10, 5: 5, 6: 6})
-    assert tally.excess(10, 1) == 10 - 5 + 5 - 1 + 6 - 10
+    assert tally.excess_over(10, 1) == 10 - 5 + 5 - 1 + 6 - 10
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:

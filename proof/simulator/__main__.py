@@ -17,11 +17,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.simulator.many import reports
-from proof.simulator.plot import plotted
-from proof.simulator.runner import Report, simulate
-from proof.simulator.scenario import Scenario
-from proof.simulator.shrink import Shrinker
+from proof.simulator.runner import Report, Shrinker, reports, simulate
+from proof.simulator.scenario import Scenario, plotted
 from proof.simulator.world import WORLDS
 
 STEPS = 200_000

@@ -1,37 +1,210 @@
-"""A client process: a real limiter with its layers, doing what events say, until it is killed."""
+"""A client process: a real limiter with its layers, doing what events say, until it is killed; and
+stores around its stores that tell the monitors what it asked and what it was told."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from headgate import OnUnavailable, RateLimiter, Repository
-from headgate.core.decision import Demand
+from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import (
     DemandTooLarge,
     RateLimiterUnavailable,
     RateLimitExceeded,
     StoreTrouble,
+    Throttled,
     Unreachable,
     ValidationError,
 )
-from headgate.core.record import BucketKey
+from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Event as Told
-from headgate.layers.breaker import Breaker
+from headgate.core.store import Guard, PeekResult, Store
+from headgate.layers.breaker import PROBE_MS_MAX, Breaker, BreakerState, Circuit
+from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
-from headgate.stores.dynamodb.protocol.flow import Flow, run_flow
-from headgate.stores.dynamodb.sharding.pool import read_shards
-from headgate.stores.dynamodb.sharding.router import try_change
-from headgate.stores.dynamodb.sharding.shares import children_of
-from headgate.stores.dynamodb.sharding.split import can_merge, can_split, merge_request
+from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
-from proof.simulator.calls import ACTION, CALL, Action, Call
-from proof.simulator.chance import mixed
-from proof.simulator.scenario import Event
-from proof.simulator.witness import NOTHING, Inner, Local, Outer
+from proof.model import acts
+from proof.model.buckets import ROUNDING_MILLI, Part
+from proof.simulator.laws import Gauge, Laws
+from proof.simulator.network import ACTION, CALL, Action, Call
+from proof.simulator.scenario import Event, mixed
+
+NOTHING = Terms(())
+
+
+class Watched(Layer):
+    def __init__(self, inner: Store, laws: Laws, client: Any, *, strict: bool = False) -> None:
+        super().__init__(inner)
+        self._laws = laws
+        self._client = client
+        self._strict = strict
+
+
+class Inner(Watched):
+    """Below all layers: each call is one Call, and the breaker above is watched."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self.circuit: Circuit | None = None
+        self._probes: dict[object, int] = {}
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        call = Call("take", demands, ACTION.get(), strict=self._strict)
+        return await self._watched(call, lambda: self.inner.consume(demands, now_ms))  # type: ignore[no-any-return]
+
+    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
+        call = Call("adjust", demands, ACTION.get(), metered=how.get("metered", True))
+        return await self._watched(call, lambda: self.inner.adjust(demands, now_ms, **how))  # type: ignore[no-any-return]
+
+    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
+        call = Call("look", [Demand(key, NOTHING, ()) for key in keys], ACTION.get())
+        return await self._watched(call, lambda: self.inner.peek(keys, now_ms))  # type: ignore[no-any-return]
+
+    async def forget(self, keys: Sequence[BucketKey]) -> None:
+        call = Call("forget", [Demand(key, NOTHING, ()) for key in keys], ACTION.get())
+        await self._watched(call, lambda: self.inner.forget(keys))
+
+    async def _watched(self, call: Call, flow: Callable[[], Awaitable[Any]]) -> Any:
+        self._probe(call)
+        token = CALL.set(call)
+        result: Any = None
+        try:
+            result = await flow()
+        except BaseException as error:
+            result = error
+            raise
+        finally:
+            CALL.reset(token)
+            self._probes.pop(call, None)
+            if not self._client.dead:
+                self._laws.arrived(call, self._client.world.server.buckets)
+                self._laws.ended(call, result)
+        return result
+
+    def watching(self, guard: Guard) -> Guard:
+        """The breaker's guard of the catalog's reads, whose probes count with the store's."""
+
+        async def guarded(read: Callable[[], Awaitable[Any]]) -> Any:
+            async def watched() -> Any:
+                one = object()
+                self._probe(one)
+                try:
+                    return await read()
+                finally:
+                    self._probes.pop(one, None)
+
+            return await guard(watched)
+
+        return guarded
+
+    def _probe(self, call: object) -> None:
+        """S11: an open breaker lets nobody pass, a half-open one at a time."""
+        if self.circuit is None or self._client.dead:
+            return
+        self._laws.checks["breaker"] += 1
+        now_ms = self._client.clock()
+        if self.circuit.state is BreakerState.OPEN:
+            self._laws.fail("S11", f"{call} passed an open breaker")
+        elif self.circuit.state is BreakerState.HALF_OPEN:
+            alive = [since for since in self._probes.values() if now_ms - since < PROBE_MS_MAX]
+            if alive:
+                self._laws.fail("S11", f"{call} probes beside {len(alive)} other probes")
+            self._probes[call] = now_ms
+
+
+class Outer(Watched):
+    """Above all layers: what callers are granted and give back."""
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        action = ACTION.get()
+        asked = 0 if action is None else action.requests
+        try:
+            verdict = await self.inner.consume(demands, now_ms)
+        except Exception as error:
+            if action is not None:
+                action.troubles.append(error)  # type: ignore[arg-type]
+            raise
+        if not self._client.dead:
+            if verdict.allowed:
+                self._laws.took(action, verdict.demands)
+            elif action is not None and action.requests == asked:
+                self._client.world.refused_here(demands)
+        return verdict
+
+    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
+        action = ACTION.get()
+        metered = how.get("metered", True) and not self._client.dead
+        credit = any(milli < 0 for demand in demands for _, milli in demand.counts())
+        if metered and credit:
+            self._laws.returned(action, demands)
+        done = await self.inner.adjust(demands, now_ms, **how)
+        if metered and not credit and not self._client.dead:
+            self._laws.took(action, demands)
+        return done
+
+
+class Local(Watched):
+    """Around the buckets of the process that serve while the store is away (S11)."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._gauges: dict[tuple[str, str], Gauge] = {}
+        self._terms: dict[str, Terms] = {}  # that each bucket is kept under, by its text
+
+    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
+        action = ACTION.get()
+        assert action is not None
+        self._laws.checks["degraded"] += 1
+        for demand in demands:
+            self._held(demand)
+        if not self._client.dead:
+            if all(isinstance(one, Throttled) for one in action.troubles):
+                self._laws.fail("S11", f"event {action.event} is degraded for {action.troubles}")
+            if self._client.profile.rule is not OnUnavailable.ALLOW:
+                self._laws.fail("S11", f"event {action.event} is degraded against the rule")
+        verdict = await self.inner.consume(demands, now_ms)
+        if verdict.allowed and verdict.demands and not self._client.dead:
+            self._moved(verdict.demands, take=True)
+        return verdict
+
+    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
+        if not self._client.dead:
+            self._moved(demands, take=False)
+        return await self.inner.adjust(demands, now_ms, **how)
+
+    def _moved(self, demands: Sequence[Demand], *, take: bool) -> None:
+        """What this process gives by itself keeps within the limits, too."""
+        now_ms = self._client.world.now_ms()
+        for demand in demands:
+            held = self._held(demand)
+            for limit, milli in demand.named():
+                spec = held.specs[held.index[limit]] if limit in held.index else None
+                if spec is None or spec.soft:
+                    continue
+                _, capacity, amount, period_ms, _ = spec
+                gauge = self._gauges.setdefault((demand.key.text, limit), Gauge())
+                gauge.moved(milli, [Part(capacity, amount, period_ms, 0, 0, 0)], now_ms)
+                if take and gauge.excess > gauge.capacity_max + ROUNDING_MILLI:
+                    self._laws.fail("S11", f"{gauge.excess:.0f} of {limit} without the store")
+
+    def _held(self, demand: Demand) -> Terms:
+        """Whoever comes with an older version is decided by what the bucket holds. New terms hold
+        from the moment they come, also with a take that is refused."""
+        terms, held = demand.terms, self._terms.get(demand.key.text)
+        if held is None or terms.own or terms.version >= held.version:
+            held = self._terms[demand.key.text] = terms
+            for limit, capacity, amount, period_ms, _ in held.specs:
+                gauge = self._gauges.get((demand.key.text, limit))
+                if gauge is not None:
+                    parts = [Part(capacity, amount, period_ms, 0, 0, 0)]
+                    gauge.moved(0, parts, self._client.world.now_ms())
+        return held
 
 
 class Failing(Exception):
@@ -125,11 +298,9 @@ class Client:
         ACTION.set(action)
         try:
             await getattr(self, "do_" + event.kind)(event, action)
-        except (RateLimitExceeded, DemandTooLarge) as error:
-            self.told[type(error).__name__] += 1
         except RateLimiterUnavailable:
             self.told["unavailable"] += 1
-        except (ValidationError, StoreTrouble) as error:
+        except (RateLimitExceeded, DemandTooLarge, ValidationError, StoreTrouble) as error:
             self.told[type(error).__name__] += 1
         except (asyncio.CancelledError, Failing):
             self.told["broken off"] += 1
@@ -163,32 +334,10 @@ class Client:
         await self.limiter.reset_bucket(event.args["entity"], event.args["resource"])
 
     async def do_split(self, event: Event, action: Action) -> None:
-        """A shard is divided, as if it had taken too many writes."""
-
-        def flow(store: DynamoStore, key: BucketKey, now_ms: int) -> Flow[bool]:
-            known = store._cache.open(key)
-            for seen in (yield from read_shards(store._table.name, known, now_ms)):
-                if seen.shard == event.args["shard"] and can_split(seen, known.largest):
-                    return (yield from store._taker.split(known, seen, now_ms))
-            return False
-
-        await self._reshape(event, action, flow)
+        await self._reshape(event, action, acts.split)
 
     async def do_merge(self, event: Event, action: Action) -> None:
-        """A shard takes back what it gave last, as if both had been idle."""
-
-        def flow(store: DynamoStore, key: BucketKey, now_ms: int) -> Flow[bool]:
-            table, known = store._table.name, store._cache.open(key)
-            found = yield from read_shards(table, known, now_ms)
-            shards = {seen.shard: seen for seen in found}
-            elder = shards.get(event.args["shard"])
-            children = [] if elder is None else children_of(elder.shard, elder.depth)
-            if elder is None or not children or not can_merge(elder, shards[children[-1]]):
-                return False
-            request = merge_request(table, key, elder, shards[children[-1]], now_ms)
-            return (yield from try_change(request))
-
-        await self._reshape(event, action, flow)
+        await self._reshape(event, action, acts.merge)
 
     async def _reshape(self, event: Event, action: Action, flow: Any) -> None:
         store = self.raw
@@ -198,9 +347,8 @@ class Client:
         key = BucketKey(namespace, event.args["entity"], event.args["resource"])
         token = CALL.set(Call("reshape", [Demand(key, NOTHING, ())], action))
         try:
-            self.told[event.kind] += await run_flow(
-                store._port, flow(store, key, store._port.now_ms())
-            )
+            work = flow(store, key, event.args["shard"], store._port.now_ms())
+            self.told[event.kind] += await run_flow(store._port, work)
         finally:
             CALL.reset(token)
 

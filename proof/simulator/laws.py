@@ -8,14 +8,90 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.core.decision import Demand, Verdict
+from headgate.core.decision import Verdict
 from headgate.core.errors import Throttled
-from proof.model.buckets import Bucket, Part, consumed_of, level_of, share_of, tree_fault
-from proof.simulator.calls import Action, Call, Place
-from proof.simulator.gauge import ROUNDING_MILLI, Gauge
+from proof.model.buckets import (
+    ROUNDING_MILLI,
+    Bucket,
+    Part,
+    change_of,
+    consumed_of,
+    expiry_faults,
+    fits,
+    level_of,
+    part_in,
+    settled_ms,
+    time_faults,
+    tree_fault,
+)
+from proof.simulator.network import Action, Call, Place, nothing
+
+
+class Gauge:
+    """Of one limit of one bucket; the largest lateness of a writer's clock either way is kept."""
+
+    def __init__(self) -> None:
+        self.excess = 0.0
+        self.capacity = 0
+        self.capacity_max = 0
+        self._at_ms = 0
+        self._per_ms = 0.0
+        self._per_ms_max = 0.0
+        self._behind_ms = 0
+        self._ahead_ms = 0
+        self._changed = False
+        self._shards = 1
+
+    def _fall(self, at_ms: int) -> None:
+        self.excess = max(0.0, self.excess - (at_ms - self._at_ms) * self._per_ms)
+        self._at_ms = at_ms
+
+    def moved(self, amount: int, parts: Sequence[Part], at_ms: int) -> None:
+        """Debits are positive; a credit makes room for as much again."""
+        self._fall(at_ms)
+        self.excess = max(0.0, self.excess + amount)
+        if not parts:
+            return
+        capacity = sum(part.capacity for part in parts)
+        per_ms = sum(part.amount / part.period_ms for part in parts)
+        known = bool(self.capacity)
+        self._changed = known and (capacity, round(per_ms, 9)) != (
+            self.capacity,
+            round(self._per_ms, 9),
+        )
+        self._shards = len(parts)
+        self.capacity, self._per_ms = capacity, per_ms
+        self._per_ms_max = max(self._per_ms_max, per_ms)
+        self.capacity_max = max(self.capacity_max, capacity)
+
+    def emptied(self, at_ms: int) -> None:
+        """An operator gave a full bucket."""
+        self._fall(at_ms)
+        self.excess = 0.0
+
+    def judged(self, level: int | None, late_ms: int, *, take: bool) -> str:
+        """What is wrong; empty if nothing is. A debit may pass the capacity, into debt; a take
+        must not."""
+        self._behind_ms = max(self._behind_ms, late_ms)
+        self._ahead_ms = max(self._ahead_ms, -late_ms)
+        there = self.capacity if level is None else level
+        if self._changed:  # an interval over two capacities is held against the new one only
+            self.excess = min(self.excess, max(0.0, self.capacity - there))
+        rounding = ROUNDING_MILLI * self._shards + 8
+        slack = self._behind_ms * self._per_ms_max + rounding
+        if there + self.excess > self.capacity + slack:
+            return (
+                f"has {there} and {self.excess:.0f} were taken beyond its pace, with a capacity "
+                f"of {self.capacity} and {slack:.0f} for clocks and delays"
+            )
+        most = slack + self._ahead_ms * self._per_ms_max
+        if take and self.excess > self.capacity + most:
+            return f"{self.excess:.0f} were taken beyond its pace; at most {self.capacity + most}"
+        return ""
+
 
 TRUST_MS = 1000  # how long a layer may refuse by what it has seen
 
@@ -54,7 +130,8 @@ class Laws:
         if call is None or text not in call.demands:
             self.fail("S10", f"{call} wrote to {text}, which it does not name")
             return
-        self._times(text, before, after)
+        for name, fault in time_faults(before, after):
+            self.fail("S9" if name == "cv" else "S12", f"{text}: {fault}")
         self._tree(text, after)
         if call.verb == "forget":
             for place in [place for place in self.gauges if place[0] == text]:
@@ -65,23 +142,12 @@ class Laws:
         late_ms = at_ms - call.moment_ms
         if abs(late_ms) > self.late_ms_max:
             self.fail("S1", f"{call} wrote {late_ms} ms after its own moment")
-        demand = call.demands[text]
-        wanted = dict(demand.counts())
         limits = {limit for shard in (*before.values(), *after.values()) for limit in shard.parts}
         for limit in sorted(limits):
-            self._limit(call, demand, limit, wanted.get(limit, 0), before, after, at_ms)
+            self._limit(call, (text, limit), before, after, at_ms)
 
-    def _limit(
-        self,
-        call: Call,
-        demand: Demand,
-        limit: str,
-        wanted: int,
-        before: Bucket,
-        after: Bucket,
-        at_ms: int,
-    ) -> None:
-        place = demand.key.text, limit
+    def _limit(self, call: Call, place: Place, before: Bucket, after: Bucket, at_ms: int) -> None:
+        limit, wanted = place[1], call.wanted.get(place, 0)
         counted = consumed_of(after, limit) - consumed_of(before, limit)
         if counted not in (0, wanted, -wanted if call.undoes else wanted):
             self.fail("S4", f"{call}: {limit} of {place[0]} counts {counted} for {wanted}")
@@ -91,7 +157,7 @@ class Laws:
         self.landed[place] += counted
         moved = counted if call.metered else wanted
         if call.verb == "adjust" and moved == wanted:
-            moved = dict(demand.named()).get(limit, 0)
+            moved = dict(call.demands[place[0]].named()).get(limit, 0)
         elif place in call.untaken or any(
             limit in s.parts and s.parts[limit].soft for s in after.values()
         ):  # also one that has become hard since it was passed
@@ -134,68 +200,26 @@ class Laws:
     def _levels(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> None:
         """S5, S7, S9: no write makes tokens, and none but a change of limits or shape loses more
         than rounding and the band. At its writer's moment the level falls by what is consumed."""
-        limit = place[1]
-        pairs = [
-            (_part(before, number, limit), _part(after, number, limit))
-            for number in before.keys() | after.keys()
-            if before.get(number) != after.get(number)
-        ]
-        reshaped = bool(before) and before.keys() != after.keys()
-        latest_ms = max(
-            [call.moment_ms, *(one.epoch_ms for pair in pairs for one in pair if one is not None)]
-        )
-        had = has = spare = 0
-        same = True
-        for old, new in pairs:
-            # A new capacity cuts at the writer's moment, or at the epoch where that is later.
-            settled = (
-                old is not None
-                and new is not None
-                and (old.pace, old.capacity) == (new.pace, new.capacity)
-            )
-            at_ms = call.moment_ms if settled else max(call.moment_ms, old.epoch_ms if old else 0)
-            at_ms = latest_ms if reshaped else at_ms
-            if old is not None:
-                had += old.level(at_ms)
-                spare += old.band if self.band else 0
-            elif new is not None and (not before or not reshaped):
-                had += new.capacity  # what was not there is full
-            if new is not None:
-                has += new.level(at_ms)
-                same = same and (old is None or old.rate == new.rate or reshaped)
-                if (  # a merge on the way may add what a clock ahead of time left in debt
-                    call.verb == "take"
-                    and not reshaped
-                    and old is not None
-                    and old.level(at_ms) >= 0 > new.level(at_ms)
-                ):
-                    self.fail("S1", f"{call} left {new.level(at_ms)} of {place}")
+        change = change_of(before, after, place[1], call.moment_ms)
+        had, has = change.had, change.has
+        # a merge on the way may add what a clock ahead of time left in debt
+        if call.verb == "take" and change.debt and not change.reshaped:
+            self.fail("S1", f"{call} left {change.debt} of {place}")
         if has > had - moved:
             self.fail(
                 "S5/S7/S9", f"{call} made tokens: {place} had {had}, moved {moved}, has {has}"
             )
-        if same and moved >= 0 and has < had - moved - spare - ROUNDING_MILLI:
+        least = had - moved - (change.spare if self.band else 0) - ROUNDING_MILLI
+        if change.same and moved >= 0 and has < least:
             self.fail("S5", f"{call} lost tokens: {place} had {had}, moved {moved}, has {has}")
-
-    def _times(self, text: str, before: Bucket, after: Bucket) -> None:
-        for number in before.keys() & after.keys():
-            old, new = before[number].times, after[number].times
-            for name, was in old.items():
-                if new.get(name, was) < was:
-                    promise = "S9" if name == "cv" else "S12"
-                    self.fail(promise, f"{name} of {text} went back from {was} to {new[name]}")
 
     def _tree(self, text: str, bucket: Bucket) -> None:
         """S5 and S8: the shards are the leaves of one tree; none expires before it is full."""
-        fault = tree_fault({number: shard.depth for number, shard in bucket.items()})
+        fault = tree_fault(bucket)
         if fault:
             self.fail("S5", f"{text}: {fault}")
-        for number, shard in bucket.items():
-            if shard.ttl_s is None:
-                continue
-            ends = [part.full_at_ms for part in shard.parts.values()]
-            if shard.depth or any(end is None or shard.ttl_s * 1000 < end for end in ends):
-                self.fail("S8", f"shard {number} of {text} expires at {shard.ttl_s} s, full {ends}")
+        for fault in expiry_faults(bucket):
+            self.fail("S8", f"{text}: {fault}")
 
     def swept(self, text: str, before: Bucket, after: Bucket, at_ms: int) -> None:
         """S7, S8: the store drops only what carries no information."""
@@ -292,39 +316,6 @@ class Laws:
             self.fail("S2", f"a layer refused {demands}, which fits")
 
 
-def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
-    """Whether a bucket has what a demand wants, under the newer of its limits and theirs."""
-    newest = max((shard.version for shard in bucket.values()), default=-1)
-    own = demand.terms.own or demand.terms.version >= newest
-    for limit, wanted in demand.named():
-        spec = demand.terms.specs[demand.terms.index[limit]]
-        held = [one for one in bucket.values() if limit in one.parts and one.version == newest]
-        if spec.soft if own or not held else any(one.parts[limit].soft for one in held):
-            continue
-        level = 0 if bucket else spec.capacity_milli
-        for number, shard in bucket.items():
-            part = shard.parts.get(limit)
-            share = share_of(spec.capacity_milli, number, shard.depth)
-            changed = Part(share, spec.amount_milli, spec.period_ms << shard.depth, 0, 0, 0)
-            if part is None:
-                level += share
-            elif own and changed.rate != part.rate:
-                level += _carried(part, changed, now_ms)
-            else:
-                level += part.level(now_ms)
-        if wanted > level:
-            return False
-    return True
-
-
-def _carried(part: Part, changed: Part, now_ms: int) -> int:
-    """The least a part can be seen to hold under other limits: for whoever is behind its epoch,
-    what arrives until then is still missing."""
-    level = min(changed.capacity, part.level(max(now_ms, part.epoch_ms)))
-    missing_ms = max(0, part.epoch_ms - now_ms)
-    return level + (-missing_ms * changed.amount // changed.period_ms) - (missing_ms > 0)
-
-
 def shown(bucket: Bucket, now_ms: int) -> str:
     """Per shard what its limits hold now."""
     return str({
@@ -341,29 +332,18 @@ def told(result: Any) -> str:
     return f"{type(result).__name__}({result})"
 
 
-def nothing(text: str) -> None:
-    """Nobody wants to read it."""
-
-
 def _fall(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> int:
     """How many tokens a write took from shards that were and are, at its writer's moment; other
     limits begin at the epoch of those before, where that is later."""
     fall = 0
     for number in before.keys() | after.keys():
-        old, new = _part(before, number, limit), _part(after, number, limit)
+        old, new = part_in(before, number, limit), part_in(after, number, limit)
         if new is None or before.get(number) == after.get(number):
             continue
-        if old is None:
-            fall += new.capacity - new.level(moment_ms)
-            continue
-        same = (old.pace, old.capacity) == (new.pace, new.capacity)
-        at_ms = moment_ms if same else max(moment_ms, old.epoch_ms)
-        fall += min(old.level(at_ms), new.capacity) - new.level(at_ms)
+        at_ms = settled_ms(old, new, moment_ms)
+        there = new.capacity if old is None else min(old.level(at_ms), new.capacity)
+        fall += there - new.level(at_ms)
     return fall
-
-
-def _part(bucket: Bucket, number: int, limit: str) -> Part | None:
-    return bucket[number].parts.get(limit) if number in bucket else None
 
 
 def _places(demands: Any) -> list[tuple[Place, int]]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 
-from proof.simulator import shrink
+from proof.simulator import runner
 from proof.simulator.__main__ import RELEASE_SEEDS, main, seeds_of
 from proof.simulator.mutants import MUTANTS, planted
-from proof.simulator.plot import plotted
-from proof.simulator.runner import Report, simulate
-from proof.simulator.shrink import Shrinker
+from proof.simulator.runner import Report, Shrinker, simulate
+from proof.simulator.scenario import plotted
 from proof.size import sample
 
 SEED = 7
@@ -50,12 +50,15 @@ def test_a_failing_scenario_is_shrunk_to_a_short_one() -> None:
     assert any("BROKEN" in line for line in told.trace)
 
 
-def test_a_violation_is_shown_with_how_to_tell_it_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(str(tmp_path))
-    monkeypatch.setattr(shrink, "RUNS_MAX", 20)  # how short it gets, another test shows
+@pytest.fixture
+def _kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found is kept in another folder, and hardly shrunk: another test shows how short."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "RUNS_MAX", 20)
+
+
+@pytest.mark.usefixtures("_kept_apart")
+def test_a_violation_is_shown_with_how_to_tell_it_again(capsys: pytest.CaptureFixture[str]) -> None:
     with planted("a bucket in use is dropped"):
         asked = ["--world", "onestep", "--seed", str(SEED), "--steps", "20000", "--jobs", "1"]
         assert main(asked) == 1
@@ -80,13 +83,11 @@ def test_a_run_tells_its_seed_and_what_it_met(capsys: pytest.CaptureFixture[str]
         assert word in told
 
 
+@pytest.mark.usefixtures("_kept_apart")
 def test_a_release_goes_through_all_its_seeds_and_tells_each(
-    capsys: pytest.CaptureFixture[str], tmp_path: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Also after one of them has found something."""
-    monkeypatch.chdir(str(tmp_path))
-    monkeypatch.setattr(shrink, "RUNS_MAX", 20)
     asked = ["--release", "--world", "onestep", "--steps", "20000", "--jobs", "1"]
     with planted("a bucket in use is dropped"):
         assert main([*asked, "--seed", str(SEED), "--seed", "8"]) == 1

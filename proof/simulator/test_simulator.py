@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from proof.simulator.loop import VirtualLoop
-from proof.simulator.plot import plotted
+from proof.simulator.network import VirtualLoop
 from proof.simulator.runner import simulate
-from proof.simulator.scenario import Scenario
+from proof.simulator.scenario import Scenario, plotted
 from proof.simulator.world import WORLDS
 from proof.size import sized
 

@@ -1,16 +1,20 @@
-"""The simulated world: a server, a network, clients that come and go, and an operator."""
+"""The simulated world: a server, a network, clients that come and go, an operator. After the storm
+nothing hangs, everybody gets in, waits are exact, every bucket fills up."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate import Limit
 from headgate.core.decision import Demand
-from headgate.core.store import Capabilities
+from headgate.core.errors import HeadgateError, RateLimitExceeded, StoreTrouble
+from headgate.core.limits import Spec
+from headgate.core.record import BucketKey, Terms
+from headgate.core.store import Capabilities, Store
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.client.account import ServiceClock
@@ -18,19 +22,32 @@ from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
+from headgate.stores.memory.buckets import MemoryStore
 from headgate.transport.gates import AsyncGateFactory
-from proof.simulator.calls import ACTION, Action
-from proof.simulator.client import Client, Profile
+from proof.model.acts import FILLED, demand_for, fill_rounds, store_on, wait_fault
+from proof.model.engine import Engine
+from proof.simulator.client import Client, Inner, Profile
 from proof.simulator.laws import Laws
-from proof.simulator.loop import START_MS, VirtualLoop
-from proof.simulator.meter import Meter
-from proof.simulator.network import Network, Weather
-from proof.simulator.plot import ENTITIES, NAMESPACES, SKEW_MS
-from proof.simulator.port import HostClock, SimPort
-from proof.simulator.scenario import Event, Limits, Scenario
-from proof.simulator.server_dynamodb import TABLE, DynamoServer
-from proof.simulator.server_onestep import OneStepServer, Remote, RemoteDesk
-from proof.simulator.witness import Inner
+from proof.simulator.network import (
+    ACTION,
+    CALM,
+    START_MS,
+    Action,
+    Meter,
+    Network,
+    VirtualLoop,
+    Weather,
+)
+from proof.simulator.scenario import ENTITIES, NAMESPACES, SKEW_MS, Event, Limits, Scenario
+from proof.simulator.servers import (
+    TABLE,
+    DynamoServer,
+    HostClock,
+    OneStepServer,
+    Remote,
+    RemoteDesk,
+    SimPort,
+)
 
 WORLDS = ("dynamodb", "onestep")
 FLOW_MS_MAX = 30_000  # a call may take so long that its moment is that old when it writes
@@ -184,3 +201,126 @@ def made(limits: Limits) -> list[Limit]:
         Limit(name, capacity, amount, period_s, soft=bool(soft))
         for name, capacity, amount, period_s, *soft in limits
     ]
+
+
+QUIET_S = 120  # every caller has its answer by then: waits of 5 s, calls of seconds
+CALM_S = 75  # the longest an open breaker waits before it tries, and a little
+TRIES_MAX = 6
+CLOCK_MS = 1000
+PLACES_MAX = 6  # buckets looked at in one scenario
+
+
+async def heal(world: World) -> None:
+    """The network is well again, nobody crashes, limits stay as they are."""
+    world.network.weather = CALM
+    world.meter.most = 0
+    await _quiet(world)
+    for text in _places(world):
+        if not world.laws.violations:
+            await _check_each_limit(world, text, _exact)
+    await asyncio.sleep(CALM_S)
+    for client in list(world.clients.values()):
+        if not world.laws.violations:
+            await _gets_in(world, client)
+    for client in list(world.clients.values()):
+        ACTION.set(Action(HEALING, client))
+        await client.limiter.close()
+    for text in _places(world):
+        if not world.laws.violations:
+            await _check_each_limit(world, text, _fills)
+
+
+async def _quiet(world: World) -> None:
+    left = [task for task in world.tasks.values() if not task.done()]
+    if left:
+        _, late = await asyncio.wait(left, timeout=QUIET_S)
+        names = [number for number, task in world.tasks.items() if task in late]
+        if late:
+            world.laws.fail("liveness", f"events {names} did not end within {QUIET_S} s")
+
+
+def _places(world: World) -> list[str]:
+    """Some buckets that exist, others in other scenarios."""
+    found = sorted(text for text, bucket in world.server.buckets.items() if bucket)
+    first = world.scenario.episode % max(1, len(found))
+    return (found[first:] + found[:first])[:PLACES_MAX]
+
+
+async def _terms(world: World, text: str) -> Terms | None:
+    """The newest limits of a bucket, as an operator without a cache sees them."""
+    key = BucketKey.from_text(text)
+    for operator in world.operators.values():
+        if await operator.limiter.configs.namespace_id() == key.namespace:
+            ACTION.set(Action(HEALING, operator))
+            engine = operator.limiter.engine
+            plan = await engine.plan(key.entity_id, key.resource, None, operator.clock())
+            return plan.slots[0].terms
+    return None
+
+
+def _newcomer(world: World) -> Store:
+    """A store with what the server holds now, for whoever comes with a time of its own."""
+    if world.scenario.world == "dynamodb":
+        return store_on(Engine(world.server.engine.snapshot), TABLE)
+    store = MemoryStore(lambda: 0)
+    store._buckets = dict(world.server.store._buckets)
+    return store
+
+
+async def _check_each_limit(
+    world: World, text: str, check: Callable[[World, str, Terms, Spec], None]
+) -> None:
+    """Of a bucket, but for limits that never refill or never refuse."""
+    terms = await _terms(world, text)
+    for spec in terms.specs if terms is not None else ():
+        if spec.amount_milli and not spec.soft:
+            try:
+                check(world, text, terms, spec)
+            except StoreTrouble as trouble:
+                world.laws.fail("liveness", f"with nobody else there: {trouble!r}")
+
+
+def _exact(world: World, text: str, terms: Terms, spec: Spec) -> None:
+    """S2, S3: refused one millisecond before the wait is over, admitted then."""
+    world.laws.checks["waits"] += 1
+    demand = demand_for(BucketKey.from_text(text), terms, spec.name, spec.capacity_milli)
+    fault = wait_fault(_newcomer(world), demand, world.now_ms() + SKEW_MS)
+    if fault is not None:
+        world.laws.fail(*fault)
+
+
+def _fills(world: World, text: str, terms: Terms, spec: Spec) -> None:
+    """Long after, a bucket gives exactly its capacity."""
+    world.laws.checks["fillings"] += 1
+    bucket, key = world.server.buckets[text], BucketKey.from_text(text)
+    given = fill_rounds(_newcomer(world), bucket, key, terms, spec, world.now_ms() + SKEW_MS)
+    if given[1] != FILLED:
+        world.laws.fail("S5", f"long after, {text} gives {given[1]} of {spec}")
+
+
+async def _gets_in(world: World, client: Client) -> None:
+    """Liveness: alone, a client gets in after the waits it is told."""
+    for entity in ENTITIES:
+        world.laws.checks["alone"] += 1
+        ACTION.set(Action(HEALING, client))
+        told: Any = None
+        refusals = 0
+        for _ in range(TRIES_MAX):
+            try:
+                async with client.limiter.acquire(entity, "api", {"a": 1}) as lease:
+                    told = "degraded" if lease.degraded else "admitted"
+                    break
+            except RateLimitExceeded as refused:
+                told = refused
+                refusals += 1
+                if refusals > 1 and not client.profile.told_clock:
+                    break
+                # a clock that is told by replies stands still while it finds out it was ahead
+                still_ms = CLOCK_MS if refusals > 1 else 0
+                await asyncio.sleep((still_ms + (refused.retry_after_ms or 1)) / 1000)
+            except HeadgateError as error:
+                told = error
+                await asyncio.sleep(CALM_S)
+        if told != "admitted":
+            world.laws.fail("liveness", f"client {client.number} is told {told!r} about {entity}")
+            return

@@ -1,5 +1,5 @@
-"""The DynamoDB store beside the exact model, whatever is asked of it in whatever order: over the
-model of the service, and a few programs on a real engine.
+"""Redis and DynamoDB beside the exact model, whatever is asked of them in whatever order: DynamoDB
+over the model of the service, and a few programs on a real engine.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import Terms
 from headgate.core.runtime import run
 from headgate.core.store import Store
+from headgate.repository import open_backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.table import create as table_making
 from headgate.testing import FakeClock
@@ -20,9 +21,19 @@ from proof.model.engine import Engine
 from proof.model.port import ModelPort
 from proof.size import sized
 from tests.stores.dynamodb.kit import opened
+from tests.stores.redis import servers
 
 PACES = (Limit.per_hour("x", 10), Limit.per_second("x", 10))
 PROGRAMS = sized(10, 40, 400)
+
+
+def test_any_program_agrees_with_the_exact_model(redis_url: str) -> None:
+    class OnRedis(StoreMachine):
+        def opened(self) -> Store:
+            servers.flush(redis_url)
+            return open_backend(redis_url, blocking=True).store
+
+    run_state_machine_as_test(OnRedis, settings=steady(sized(10, 40, 300)))
 
 
 def on_a_model(*, strict: bool) -> Store:
