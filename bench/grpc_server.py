@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from headgate import Limit
-from headgate.service.decide.rules import GLOBAL, TOKENS, NoPolicies, Rule
+from headgate.service.decide.rules import GLOBAL, TOKENS, Rule, Rules
 from headgate.service.grpc.guard import GrpcSettings
 from headgate.service.grpc.server import GrpcServer
 from headgate.service.program import Options, Program
@@ -57,7 +57,7 @@ async def echo() -> tuple[int, Any]:
 
 async def service() -> tuple[int, Any]:
     program = Program.build(Options(store="memory://"))
-    program.service.rules = NoPolicies(
+    program.service.rules = Rules(
         Rule("all", [Limit(TOKENS, 10**9, 10**6, 1)], level=GLOBAL)  # nobody is refused
     )
     await program.start()

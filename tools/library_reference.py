@@ -97,7 +97,8 @@ def _words(shown: list[inspect.Parameter]) -> Iterator[str]:
 
 
 def _type(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    shown = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return "PendingAcquire" if shown == "AnyCall" else shown  # RateLimiter's, of either limiter's
 
 
 def _default(value: object) -> str:

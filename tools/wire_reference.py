@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.service.http.openapi import document
-from headgate.service.metrics.service import ServiceMetrics
+from headgate.service.metrics import ServiceMetrics
 from headgate.service.server.workers import worker_deaths
 
 ROOT = Path(__file__).parents[1]
