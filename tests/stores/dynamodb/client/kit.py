@@ -52,7 +52,8 @@ class Seen:
 
 @dataclass
 class Canned:
-    """Answers the next of `answers`, or 200 once there is none; `seen` is what it was sent."""
+    """Answers the next of `answers`; once there is none, what `compute` says, else 200. `seen` is
+    what it was sent. An answer that is not `raw` leaves in one piece."""
 
     answers: deque[Answer] = field(default_factory=deque)
     seen: list[Seen] = field(default_factory=list)
@@ -64,6 +65,7 @@ class Canned:
     now_s: Callable[[], float] = time.time
     tls: ssl.SSLContext | None = None
     default: Answer = field(default_factory=Answer)
+    compute: Callable[[Seen], Answer] | None = None
 
     def __enter__(self) -> Canned:
         self._lock = threading.Lock()
@@ -154,8 +156,12 @@ class Canned:
             headers[name.lower()] = value.strip()
         body = json.loads(lines.read(int(headers["content-length"])))
         with self._lock:
-            self.seen.append(Seen(headers["x-amz-target"].partition(".")[2], headers, body))
-            answer = self.answers.popleft() if self.answers else self.default
+            seen = Seen(headers["x-amz-target"].partition(".")[2], headers, body)
+            self.seen.append(seen)
+            if self.answers:
+                answer = self.answers.popleft()
+            else:
+                answer = self.compute(seen) if self.compute else self.default
         self.arrived.release()
         if answer.gate is not None:
             assert answer.gate.wait(10)
