@@ -8,6 +8,7 @@ The common options may stand before or after the command: `headgate --json entit
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 import sys
@@ -171,17 +172,9 @@ def make_command(
     return make
 
 
-def action_command(examples: str, **more: Any) -> Callable[[Function], ActionCommand]:
-    """A command of its own, beside the groups."""
-    return make_command(ActionCommand, examples, **more)
-
-
-def forwarded_command(examples: str) -> Callable[[Function], ForwardedCommand]:
-    return make_command(ForwardedCommand, examples)
-
-
-def command_group(examples: str) -> Callable[[Function], CommandGroup]:
-    return make_command(CommandGroup, examples)
+action_command = functools.partial(make_command, ActionCommand)  # of its own, beside the groups
+forwarded_command = functools.partial(make_command, ForwardedCommand)
+command_group = functools.partial(make_command, CommandGroup)
 
 
 # --------------------------------------------------------------------------------------------------
