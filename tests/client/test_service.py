@@ -180,7 +180,8 @@ async def test_endpoint_costs_explain_and_health(client: Any, user: str) -> None
 def test_keys(colour: str, tmp_path: Path) -> None:
     made = mint(parse_grant(["check"], "default"), now_ms=0)
     path = tmp_path / "keys.json"
-    with served(_keyed(path, made)) as service:
+    asyncio.run(FileKeys(path, create=True).put(made.key))
+    with served(Options(store="memory://", keys=str(path))) as service:
 
         async def flow(client: Any) -> str:
             try:
@@ -199,9 +200,3 @@ def test_keys(colour: str, tmp_path: Path) -> None:
         told = play(colour, service.url, flow, api_key=wrong)
         assert told.startswith("UNAUTHENTICATED")
         assert wrong not in told
-
-
-def _keyed(path: Path, made: Any) -> Options:
-    """A service whose key file holds that one key."""
-    asyncio.run(FileKeys(path, create=True).put(made.key))
-    return Options(store="memory://", keys=str(path))
