@@ -111,11 +111,13 @@ class Gate:
 
     async def ask(self, caller: Caller) -> Answer:
         """Takes the cost of a request, or says why it may not go on. For asyncio."""
-        want = self._want(caller)
-        if want is None:
+        request = self._request(caller)
+        if request is None:
             return OFF
         try:
-            return decision_answer(await self.limiter.engine.consume([want], self.on_unavailable))
+            return decision_answer(
+                await self.limiter.engine.consume([request], self.on_unavailable)
+            )
         except HeadgateError as error:
             return error_answer(error)
 
@@ -123,7 +125,7 @@ class Gate:
         """The same on this thread."""
         return run(self.ask(caller))
 
-    def _want(self, caller: Caller) -> Request | None:
+    def _request(self, caller: Caller) -> Request | None:
         if not self.enabled or is_off():
             return None
         entity_id = self.key(caller)

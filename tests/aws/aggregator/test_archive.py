@@ -113,7 +113,7 @@ def test_an_archive_that_is_not_there_fails_those_records_alone(rig: Rig, endpoi
     assert (report.archived, report.failures) == (0, []), "without an archive nothing is missing"
 
 
-def test_what_is_no_sheet_is_named(objects: S3Objects) -> None:
+def test_what_is_no_archived_object_is_named(objects: S3Objects) -> None:
     with pytest.raises(Damaged, match=r"x\.gz"):
         parse_events("x.gz", b"plain")
     with pytest.raises(Damaged):
@@ -137,7 +137,7 @@ def test_listing_is_bounded() -> None:
         run(S3Objects(Endless(), "b").names("audit/", 3000))
 
 
-def test_in_the_async_colour(endpoint: str, bucket: str) -> None:
+def test_in_an_event_loop(endpoint: str, bucket: str) -> None:
     async def flow() -> None:
         objects = open_objects(bucket, "us-east-1", endpoint, blocking=False)
         await objects.put("a", b"1")
