@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from headgate.cli.app import cli
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """Standard output, which must be one JSON document and nothing else."""
-        return json.loads(self.out)
-
+from tests.cli.kit import Answer, invoke
 
 Run = Callable[..., Answer]
 
@@ -42,12 +26,7 @@ def run(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("HEADGATE_URL", url)
     monkeypatch.setenv("HEADGATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("USER", "ann")
-
-    def run(*arguments: str, given: str | None = None) -> Answer:
-        done = CliRunner().invoke(cli, arguments, input=given)
-        return Answer(done.exit_code, done.stdout, done.stderr)
-
-    return run
+    return invoke
 
 
 @pytest.fixture

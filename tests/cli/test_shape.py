@@ -1,8 +1,13 @@
-"""The command tree: loaded late, explained everywhere, and written down in the reference."""
+"""The command tree: loaded late, explained everywhere, and written down in the reference and in
+pages whose commands run as printed."""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +107,32 @@ def test_help_says_the_common_options_apart(run: Any) -> None:
     text = run("entity", "create", "--help").out
     assert text.index("--metadata") < text.index("Options of every command") < text.index("--url")
     assert text.index("Examples:") > text.index("--debug")
+
+
+PAGES = [
+    ROOT / "docs/tutorial/first-limits.md",
+    ROOT / "docs/how-to/declare-limits.md",
+    ROOT / "docs/how-to/move-between-stores.md",
+]
+BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run_as_printed(page: Path, tmp_path: Path) -> None:
+    script = ["set -e"]
+    for kind, text in BLOCK.findall(page.read_text()):
+        if kind == "yaml":  # its first line is a comment that names the file
+            (tmp_path / text.split("\n")[0].removeprefix("# ")).write_text(text)
+        else:
+            script.append(text)
+    shim = tmp_path / "bin" / "headgate"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m headgate.cli "$@"\n')
+    shim.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert len(script) > 1
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

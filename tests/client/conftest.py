@@ -1,4 +1,4 @@
-"""What the client's tests share: every test with a `colour` runs for tasks and for threads."""
+"""What the client's tests share: every test with a `mode` runs for tasks and for threads."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tests.service.conftest import papers  # noqa: F401 - a fixture
 
 
 @pytest.fixture(params=["async", "blocking"])
-def colour(request: pytest.FixtureRequest) -> str:
+def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)

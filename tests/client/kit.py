@@ -141,7 +141,7 @@ def _request(one: socket.socket) -> bytes:
 
 
 class Awaited:
-    """A blocking client whose calls can be awaited, so that one test serves both colours."""
+    """A blocking client whose calls can be awaited, so that one test serves both modes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -166,12 +166,12 @@ async def _awaited(acquiring: Any) -> AsyncIterator[Awaited]:
 Flow = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
-def play(colour: str, url: str, flow: Flow, **options: Any) -> Any:
-    """Runs a flow with a client of that colour, and closes it."""
+def play(mode: str, url: str, flow: Flow, **options: Any) -> Any:
+    """Runs a flow with a client of that mode, and closes it."""
 
     async def whole() -> Any:
         client: Any
-        if colour == "async":
+        if mode == "async":
             async with AsyncClient(url, **options) as client:
                 return await flow(client)
         with Client(url, **options) as client:

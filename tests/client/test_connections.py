@@ -1,4 +1,4 @@
-"""Connections of both colours over real sockets: reuse, bounds, time, and what breaks."""
+"""Connections of both modes over real sockets: reuse, bounds, time, and what breaks."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def _check(client: Any, times: int = 1) -> Any:
     return answer
 
 
-def test_one_connection_serves_many_calls(colour: str) -> None:
+def test_one_connection_serves_many_calls(mode: str) -> None:
     with scripted(GOOD) as script:
         url = f"{script.url}/limits/"
-        play(colour, url, lambda client: _check(client, 5), api_key="k1", namespace="eu")
+        play(mode, url, lambda client: _check(client, 5), api_key="k1", namespace="eu")
         assert (script.connections, len(script.requests)) == (1, 5)
         head = script.requests[0].partition(b"\r\n\r\n")[0].decode().split("\r\n")
         assert head[0] == "POST /limits/v1/ratelimit/check HTTP/1.1", "behind a path before ours"
@@ -57,7 +57,7 @@ def test_one_connection_serves_many_calls(colour: str) -> None:
         }  # fmt: skip
 
 
-def test_chunks_and_bodies_without_length(colour: str) -> None:
+def test_chunks_and_bodies_without_length(mode: str) -> None:
     body = GOOD.partition(b"\r\n\r\n")[2]
     chunked = b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
 
@@ -66,7 +66,7 @@ def test_chunks_and_bodies_without_length(colour: str) -> None:
         one.shutdown(socket.SHUT_RDWR)
 
     with scripted(chunked % (len(body), body), unmeasured) as script:
-        assert play(colour, script.url, lambda client: _check(client, 2)).allowed
+        assert play(mode, script.url, lambda client: _check(client, 2)).allowed
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -84,7 +84,7 @@ async def _until(true: Callable[[], bool]) -> None:
         b"HTTP/1.1 200 X\r\ncontent-length: 99999999999\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_none_is_not_asked_again(colour: str, answer: bytes) -> None:
+def test_an_answer_that_is_none_is_not_asked_again(mode: str, answer: bytes) -> None:
     def cut(one: socket.socket) -> None:
         one.sendall(answer)
         one.shutdown(socket.SHUT_RDWR)
@@ -95,11 +95,11 @@ def test_an_answer_that_is_none_is_not_asked_again(colour: str, answer: bytes) -
         assert told.value.maybe_applied
 
     with scripted(cut if answer else HANG_UP) as script:
-        play(colour, script.url, flow, retry=QUICK)
+        play(mode, script.url, flow, retry=QUICK)
         assert len(script.requests) == 1
 
 
-def test_no_answer_in_time(colour: str) -> None:
+def test_no_answer_in_time(mode: str) -> None:
     """A byte now and then does not buy more time."""
     stop, to_the_end = threading.Event(), threading.Event()
 
@@ -119,7 +119,7 @@ def test_no_answer_in_time(colour: str) -> None:
 
     with scripted(drip) as script:
         try:
-            play(colour, script.url, flow, attempt_timeout_s=0.2)
+            play(mode, script.url, flow, attempt_timeout_s=0.2)
         finally:
             stop.set()
 
@@ -147,11 +147,11 @@ def _options(script: Script, connections: int = 1) -> PoolOptions:
     return PoolOptions(ServerAddress("127.0.0.1", script.port, None), connections, 60.0, 10_000)
 
 
-def test_what_would_hardly_be_answered_is_not_sent(colour: str) -> None:
+def test_what_would_hardly_be_answered_is_not_sent(mode: str) -> None:
     """It would be lost; the connection that was made for it serves the next."""
 
     async def flow() -> None:
-        pool = AsyncHttpPool(_options(script)) if colour == "async" else blocking
+        pool = AsyncHttpPool(_options(script)) if mode == "async" else blocking
         due_s = pool.now_s() + 60
         late = await pool.ask(CHECK, due_s, reserve_s=61)
         assert isinstance(late, NoResponse)
@@ -280,17 +280,17 @@ def test_one_client_in_one_loop_after_another() -> None:
             assert asyncio.run(_check(client)).allowed
 
 
-def test_a_closed_client_says_so(colour: str) -> None:
+def test_a_closed_client_says_so(mode: str) -> None:
     async def flow(client: Any) -> None:
         await client.close()
         with pytest.raises(ClientError, match="closed"):
             await _check(client)
 
     with scripted(GOOD) as script:
-        play(colour, script.url, flow)
+        play(mode, script.url, flow)
 
 
-def test_no_such_host(colour: str) -> None:
+def test_no_such_host(mode: str) -> None:
     async def flow(client: Any) -> None:
         for _ in range(3):  # a place that led nowhere is free again
             with pytest.raises(Unavailable, match="no connection to") as told:
@@ -298,10 +298,10 @@ def test_no_such_host(colour: str) -> None:
             assert not told.value.maybe_applied
 
     url = f"http://{'a' * 64}.invalid"
-    play(colour, url, flow, retry=Retry(attempts=1), connections=1)
+    play(mode, url, flow, retry=Retry(attempts=1), connections=1)
 
 
-def test_tls(colour: str, papers: Papers) -> None:
+def test_tls(mode: str, papers: Papers) -> None:
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(*papers.pair("server"))
     trusting = ssl.create_default_context(cafile=papers.pair("ca")[0])
@@ -313,10 +313,10 @@ def test_tls(colour: str, papers: Papers) -> None:
 
     with scripted(GOOD) as plain:  # a server that speaks no TLS gets nothing, either
         url = plain.url.replace("http:", "https:")
-        play(colour, url, stranger, retry=Retry(attempts=1), attempt_timeout_s=0.2, tls=trusting)
+        play(mode, url, stranger, retry=Retry(attempts=1), attempt_timeout_s=0.2, tls=trusting)
     with scripted(GOOD, tls=serving) as script:
-        answer = play(colour, script.url, lambda client: _check(client, 3), tls=trusting)
+        answer = play(mode, script.url, lambda client: _check(client, 3), tls=trusting)
         assert answer.allowed
         assert (script.connections, len(script.requests)) == (1, 3)
-        play(colour, script.url, stranger, retry=Retry(attempts=1))
+        play(mode, script.url, stranger, retry=Retry(attempts=1))
         assert len(script.requests) == 3, "nothing was sent under nobody's certificate"

@@ -75,6 +75,11 @@ class ScriptedPort:
     def paths(self) -> list[str]:
         return [payload.split(b" ")[1].decode() for payload in self.payloads]
 
+    @property
+    def last(self) -> Any:
+        """The document sent last."""
+        return json.loads(self.payloads[-1].partition(b"\r\n\r\n")[2])
+
 
 def flow_of(*steps: Step, took_ms: int = 0, attempts: int = 4) -> tuple[RequestFlow, ScriptedPort]:
     clock = FakeClock()
@@ -240,7 +245,7 @@ def test_how_a_lease_ends(failed: bool, keep: bool, verb: str) -> None:
     core, port = lease_of(over("settled"), keep=keep)
     run(core._leave(failed))
     assert port.paths[1:] == [f"/v1/leases/l1/{verb}"]
-    assert json.loads(port.payloads[1].partition(b"\r\n\r\n")[2]) == {}
+    assert port.last == {}
 
 
 def test_a_lost_end_is_said_again_and_a_lost_change_is_not() -> None:
@@ -262,16 +267,14 @@ def test_a_settlement_that_failed_is_not_turned_into_a_refund() -> None:
         run(core.settle(tpm=7))
     run(core._leave(True))  # as it is when the error leaves the block
     assert port.paths[-1] == "/v1/leases/l1/settle"
-    assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {"amounts": {"tpm": 7}}
+    assert port.last == {"amounts": {"tpm": 7}}
     assert core._is_ended
 
 
 def test_tokens_beside_names_is_a_name() -> None:
     core, port = lease_of(over("open"))
     run(core.adjust(2, rpm=1))
-    assert json.loads(port.payloads[-1].partition(b"\r\n\r\n")[2]) == {
-        "amounts": {"tokens": 2, "rpm": 1}
-    }
+    assert port.last == {"amounts": {"tokens": 2, "rpm": 1}}
 
 
 def test_an_end_that_fails_is_kept_and_told(caplog: pytest.LogCaptureFixture) -> None:

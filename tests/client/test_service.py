@@ -1,4 +1,4 @@
-"""Both colours of client against the real service over real HTTP."""
+"""Both modes of client against the real service over real HTTP."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def user(request: pytest.FixtureRequest) -> str:
 
 
 def with_client(flow: Callable[[Any, str], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The flow as a test, with a client of each colour and somebody nobody else is."""
+    """The flow as a test, with a client of each mode and somebody nobody else is."""
 
-    def test(service: Served, colour: str, user: str) -> None:
-        play(colour, service.url, lambda client: flow(client, user))
+    def test(service: Served, mode: str, user: str) -> None:
+        play(mode, service.url, lambda client: flow(client, user))
 
     return test
 
@@ -105,7 +105,7 @@ async def test_batch(client: Any, user: str) -> None:
     assert third.code == "DEMAND_TOO_LARGE"
 
 
-def test_check_all_is_all_or_none(service: Served, colour: str, user: str) -> None:
+def test_check_all_is_all_or_none(service: Served, mode: str, user: str) -> None:
     limits = [Descriptor("user", "api.search"), ("ip", "api.search")]
 
     async def flow(client: Any) -> None:
@@ -121,7 +121,7 @@ def test_check_all_is_all_or_none(service: Served, colour: str, user: str) -> No
             answer.raise_if_limited()
         assert (await client.check(user, "api.search", 7)).tokens_remaining == 0
 
-    play(colour, service.url, flow)
+    play(mode, service.url, flow)
 
 
 async def _left(client: Any, user: str) -> int | None:
@@ -177,10 +177,11 @@ async def test_endpoint_costs_explain_and_health(client: Any, user: str) -> None
     assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
 
 
-def test_keys(colour: str, tmp_path: Path) -> None:
+def test_keys(mode: str, tmp_path: Path) -> None:
     made = mint(parse_grant(["check"], "default"), now_ms=0)
     path = tmp_path / "keys.json"
-    with served(_keyed(path, made)) as service:
+    asyncio.run(FileKeys(path, create=True).put(made.key))
+    with served(Options(store="memory://", keys=str(path))) as service:
 
         async def flow(client: Any) -> str:
             try:
@@ -191,17 +192,11 @@ def test_keys(colour: str, tmp_path: Path) -> None:
                 await client.explain("alice", "api.search")
             return str(answer.allowed)
 
-        assert play(colour, service.url, flow, api_key=made.text) == "True"
-        told = play(colour, service.url, flow)
+        assert play(mode, service.url, flow, api_key=made.text) == "True"
+        told = play(mode, service.url, flow)
         assert told.startswith("UNAUTHENTICATED")
         assert "api_key=" in told
         wrong = made.text[:-1] + ("A" if made.text[-1] != "A" else "B")
-        told = play(colour, service.url, flow, api_key=wrong)
+        told = play(mode, service.url, flow, api_key=wrong)
         assert told.startswith("UNAUTHENTICATED")
         assert wrong not in told
-
-
-def _keyed(path: Path, made: Any) -> Options:
-    """A service whose key file holds that one key."""
-    asyncio.run(FileKeys(path, create=True).put(made.key))
-    return Options(store="memory://", keys=str(path))

@@ -87,7 +87,7 @@ def test_bad_calls(verb: str, args: tuple[Any, ...], options: dict[str, Any], wo
 
 
 def test_the_key_shows_nowhere(
-    colour: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
     shown: list[str] = []
@@ -103,7 +103,7 @@ def test_the_key_shows_nowhere(
         shown.extend([repr(told.value), str(told.value), repr(told.value.__dict__)])
 
     with scripted(response(200, ALLOWED), HANG_UP) as script:
-        play(colour, script.url, flow, api_key=KEY)
+        play(mode, script.url, flow, api_key=KEY)
         assert f"Bearer {KEY}".encode() in script.requests[0]
     shown.append(caplog.text)
     assert not [text for text in shown if KEY in text or "ssss" in text]
@@ -115,16 +115,16 @@ def test_a_client_is_not_pickled_with_its_key(make: Any) -> None:
         pickle.dumps(make(URL, api_key=KEY))
 
 
-def test_the_environment(colour: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow(client: Any) -> None:
         await client.check("a", "r")
 
     with scripted(response(200, ALLOWED)) as script:
         monkeypatch.setenv("HEADGATE_SERVICE_URL", script.url)
         monkeypatch.setenv("HEADGATE_API_KEY", KEY)
-        play(colour, None, flow)  # type: ignore[arg-type]
+        play(mode, None, flow)  # type: ignore[arg-type]
         assert KEY.encode() in script.requests[0]
-        play(colour, script.url, flow)
+        play(mode, script.url, flow)
         assert b"authorization" not in script.requests[1], "the key of another place"
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
-
-from headgate.cli.app import cli
+from tests.cli import kit
 
 FILE = """\
 system: {limits: [rpm:50/day, tpm:1000/day]}
@@ -21,9 +18,7 @@ def plan_and_apply(url: str, folder: Path) -> None:
     """The plan names exactly the live buckets that would be over; applying it makes it so."""
 
     def told(*words: str, code: int = 0) -> Any:
-        done = CliRunner().invoke(cli, [*words, "--url", url, "--json"])
-        assert done.exit_code == code, (done.output, done.exception)
-        return json.loads(done.stdout)
+        return kit.told(*words, "--url", url, code=code)
 
     told("system", "set-defaults", "rpm:100/day", "tpm:1000/day")
     for entity, taken in (("heavy", 60), ("light", 10), ("own", 60)):

@@ -53,11 +53,8 @@ def test_addresses_have_their_own_buckets_and_spoofing_changes_nothing() -> None
 def test_hanging_up_gives_nothing_back() -> None:
     app = LimitMiddleware(hello, limiter(), "2/minute")
 
-    async def twice() -> None:
-        await hang_up(app, "/s")
-        await hang_up(app, "/s")
-
-    run(twice())
+    for _ in range(2):
+        run(hang_up(app, "/s"))
     assert get(app).status_code == 429
 
 
@@ -95,11 +92,7 @@ def test_an_inner_limit_keeps_its_headers() -> None:
 
 def test_stored_limits_cost_and_exemption() -> None:
     gate = limiter(limits=[Limit.per_minute("rpm", 10)])
-
-    async def stored() -> None:
-        await gate.set_resource_defaults("http", [Limit.per_minute("rpm", 4)])
-
-    run(stored())
+    run(gate.set_resource_defaults("http", [Limit.per_minute("rpm", 4)]))
     app = LimitMiddleware(
         hello,
         gate,
@@ -119,11 +112,7 @@ def test_too_much_at_once_and_a_switched_off_resource() -> None:
     gate = limiter()
     app = LimitMiddleware(hello, gate, "5/minute", key=ALL, cost=6)
     assert get(app).status_code == 422
-
-    async def off() -> None:
-        await gate.disable(resource="http")
-
-    run(off())
+    run(gate.disable(resource="http"))
     assert get(LimitMiddleware(hello, gate, "5/minute", key=ALL)).status_code == 403
 
 

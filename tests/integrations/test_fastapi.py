@@ -134,45 +134,29 @@ def test_websockets(path: str) -> None:
     check_websocket(make_app("1/minute"), path)
 
 
-def test_two_limits_on_one_route() -> None:
+@pytest.mark.parametrize("guarded", [False, True], ids=["dependencies", "guards"])
+def test_several_limits_on_one_route(guarded: bool) -> None:
+    """The tightest speaks, and the endpoint's parameters stay its own."""
     app = FastAPI()
     limits_for(app)
     gate = limiter()
-    wide, narrow = (
-        RateLimit(gate, "9/minute", resource="a"),
-        RateLimit(gate, "1/hour", resource="b"),
-    )
+    limits = [RateLimit(gate, f"{n}/hour", resource=f"of-{n}") for n in (9, 8, 1)]
 
-    @app.get("/", dependencies=[Depends(wide), Depends(narrow)])
-    async def both() -> str:
-        return "x"
+    async def behind_three(own: HTTPConnection, q: int = 7) -> str:
+        return f"{own.url.path} {q}"
 
-    assert get(app).status_code == 200
+    if guarded:
+        guards = reversed(limits)  # the last one asked stands innermost
+        app.get("/")(functools.reduce(lambda inner, one: one.guard(inner), guards, behind_three))
+    else:
+        app.get("/", dependencies=[Depends(one) for one in limits])(behind_three)
+    first = get(app)
+    assert (first.status_code, first.json()) == (200, "/ 7")
+    assert first.headers.get_list("x-ratelimit-limit") == ["1"]
     refused = get(app)
     assert refused.status_code == 429
     assert refused.json()["violated-policies"] == ["per_hour"]
     assert refused.headers.get_list("x-ratelimit-limit") == ["1"]
-
-
-def test_several_guards_on_one_route() -> None:
-    app = FastAPI()
-    limits_for(app)
-    gate = limiter()
-
-    def limit(rate: str) -> RateLimit:
-        return RateLimit(gate, rate, resource=f"of-{rate}")
-
-    @app.get("/")
-    @limit("9/minute").guard
-    @limit("8/minute").guard
-    @limit("1/hour").guard
-    async def behind_three(own: HTTPConnection, q: int = 7) -> str:
-        return f"{own.url.path} {q}"
-
-    first = get(app)
-    assert (first.status_code, first.json()) == (200, "/ 7")
-    assert first.headers.get_list("x-ratelimit-limit") == ["1"]
-    assert get(app).json()["violated-policies"] == ["per_hour"]
     names = [one["name"] for one in app.openapi()["paths"]["/"]["get"]["parameters"]]
     assert names == ["q"]
 

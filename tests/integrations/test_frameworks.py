@@ -1,22 +1,32 @@
-"""What a limit does in front of any web framework, seen by the same visits."""
+"""What a limit does in front of any web framework: the same visits, the same options, and the same
+header fields, which are the service's word for word."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import random
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import flask
 import pytest
 from django.http import HttpRequest, HttpResponse
 from fastapi import Depends, FastAPI
 
-from headgate import OnUnavailable, ValidationError
+from headgate import Limit, OnUnavailable, RateLimiter, SyncRateLimiter, ValidationError
+from headgate.core.decision import Demand, decide
+from headgate.core.engine import Decision
 from headgate.core.errors import Unreachable
+from headgate.core.record import BucketKey, Terms
 from headgate.integrations import django, fastapi
 from headgate.integrations.asgi import LimitMiddleware
 from headgate.integrations.flask import RateLimit as FlaskLimit
-from headgate.integrations.gate import limits_off
+from headgate.integrations.gate import Gate, GateOptions, limits_off
 from headgate.integrations.keys import by_ip
+from headgate.integrations.responses import decision_answer
+from headgate.service.decide.answers import check_result
+from headgate.service.http.messages import check_headers
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.django_site import visit as visit_django
 from tests.integrations.kit import blocking, check_limited, get, hello, limiter
@@ -105,3 +115,84 @@ def test_the_store_is_away(site: Any, gate: Any) -> None:
 def test_a_limiter_of_the_other_kind_is_refused(site: Any, wrong: Any) -> None:
     with pytest.raises(ValidationError, match="RateLimiter"):
         site(wrong(), "1/minute")
+
+
+# --------------------------------------------------------------------------------------------------
+# The options of a gate are written once, and every framework's face takes them all.
+
+GIVEN: dict[str, Any] = {
+    "key": by_ip(),
+    "resource": "search",
+    "cost": 3,
+    "on_unavailable": OnUnavailable.BLOCK,
+    "enabled": False,
+}
+
+
+def test_the_words_are_those_of_the_gate() -> None:
+    taken = {
+        name: parameter
+        for name, parameter in inspect.signature(Gate).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert taken.keys() == GateOptions.__annotations__.keys() == GIVEN.keys()
+    hints, gate = get_type_hints(GateOptions), get_type_hints(Gate.__init__)
+    assert {name: gate[name] for name in hints} == hints
+
+
+FACES = [
+    ("asgi", "LimitMiddleware", RateLimiter),
+    ("fastapi", "RateLimit", RateLimiter),
+    ("flask", "RateLimit", SyncRateLimiter),
+    ("django", "RateLimit", SyncRateLimiter),
+    ("grpc", "LimitInterceptor", SyncRateLimiter),
+    ("grpc", "AsyncLimitInterceptor", RateLimiter),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "kind"), FACES)
+def test_every_face_passes_them_on(module: str, name: str, kind: type[Any]) -> None:
+    face = getattr(importlib.import_module(f"headgate.integrations.{module}"), name)
+    first = [hello] if module == "asgi" else []
+    limiter = kind("memory://")
+    gate = face(*first, limiter, "5/minute", **GIVEN).gate
+    assert {option: getattr(gate, option) for option in GIVEN} == GIVEN
+    plain = face(*first, limiter, "5/minute").gate
+    assert plain.resource == ("grpc" if module == "grpc" else "http")
+    with pytest.raises(TypeError, match="resorce"):
+        face(*first, limiter, "5/minute", resorce="x")
+
+
+NOW_MS = 1_767_225_600_123
+
+
+def test_the_fields_agree_with_the_services() -> None:
+    rng = random.Random(11)
+    refused = 0
+    for _ in range(400):
+        limits = [
+            Limit.custom(
+                name, rng.randint(1, 900), rng.randint(0, 50), rng.choice((1, 7, 60, 3600))
+            )
+            for name in rng.sample(("rpm", "tpm", "day"), rng.randint(1, 3))
+        ]
+        terms = Terms(tuple(limit.spec for limit in limits), 1)
+        taken = tuple(rng.randint(0, limit.capacity) * 1000 for limit in limits)
+        wanted = tuple(rng.randint(1, limit.capacity) * 1000 for limit in limits)
+        key = BucketKey("n" * 11, "user:a", "api")
+        _, [record] = decide([Demand(key, terms, taken)], [None], NOW_MS)
+        demand = Demand(key, terms, wanted)
+        verdict, _ = decide([demand], [record], NOW_MS + rng.randint(0, 90_000))
+        refused += not verdict.allowed
+        ours = dict(decision_answer(Decision(verdict, ((demand,),))).headers)
+        theirs = dict(check_headers(check_result(verdict, [demand], None, ("user", "api", 1))))
+        for name in ("x-ratelimit-degraded", "x-ratelimit-blocking-scope",
+                     "x-ratelimit-blocking-resource"):  # fmt: skip
+            theirs.pop(name, None)
+        if not verdict.allowed and len(limits) > 1:
+            # one number for several limits: here of the one that refuses, there of the tightest
+            for name in ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"):
+                ours.pop(name, None)
+                theirs.pop(name, None)
+        assert ours == theirs
+    assert 50 < refused < 350

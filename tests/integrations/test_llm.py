@@ -131,15 +131,11 @@ def test_the_reservation_is_held_while_the_call_runs(gate: RateLimiter) -> None:
 def test_what_does_not_fit_is_not_sent() -> None:
     gate = limiter(limits=[Limit.per_minute("rpm", 10), Limit.per_minute("tpm", 1000)])
     llm, client = LlmLimiter(gate), AsyncClient(openai_reply(400, 300))
-
-    async def flow() -> None:
-        await llm.create("k", client.create, **ASK)
-        with pytest.raises(RateLimitExceeded):
-            await llm.create("k", client.create, **ASK)
-        with pytest.raises(DemandTooLarge):
-            await llm.create("k", client.create, **{**ASK, "max_tokens": 5000})
-
-    run(flow())
+    run(llm.create("k", client.create, **ASK))
+    with pytest.raises(RateLimitExceeded):
+        run(llm.create("k", client.create, **ASK))
+    with pytest.raises(DemandTooLarge):
+        run(llm.create("k", client.create, **{**ASK, "max_tokens": 5000}))
     assert len(client.calls) == 1
 
 

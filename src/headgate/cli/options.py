@@ -8,6 +8,7 @@ The common options may stand before or after the command: `headgate --json entit
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 import sys
@@ -41,18 +42,17 @@ def _common(*names: str, text: str, **more: Any) -> CommonOption:
     return CommonOption(names, help=text, expose_value=False, callback=_store_in_session, **more)
 
 
-def common_options() -> list[click.Option]:
-    return [
-        _common("--url", "-u", metavar="URL", text="The store; else HEADGATE_URL."),
-        _common(
-            "--namespace", "-n", metavar="NAME",
-            text="The namespace; else HEADGATE_NAMESPACE, else default.",
-        ),
-        _common("--principal", metavar="NAME", text="Whom the audit names; else cli:USER."),
-        _common("--json", "as_json", is_flag=True, text="One JSON document on standard output."),
-        _common("--no-color", is_flag=True, text="No colours; so does NO_COLOR."),
-        _common("--debug", is_flag=True, text="The whole traceback of an error."),
-    ]  # fmt: skip
+COMMON_OPTIONS = [
+    _common("--url", "-u", metavar="URL", text="The store; else HEADGATE_URL."),
+    _common(
+        "--namespace", "-n", metavar="NAME",
+        text="The namespace; else HEADGATE_NAMESPACE, else default.",
+    ),
+    _common("--principal", metavar="NAME", text="Whom the audit names; else cli:USER."),
+    _common("--json", "as_json", is_flag=True, text="One JSON document on standard output."),
+    _common("--no-color", is_flag=True, text="No colours; so does NO_COLOR."),
+    _common("--debug", is_flag=True, text="The whole traceback of an error."),
+]  # fmt: skip
 
 
 class BaseCommand(click.Command):
@@ -60,7 +60,7 @@ class BaseCommand(click.Command):
 
     def __init__(self, *args: Any, examples: str, **more: Any) -> None:
         super().__init__(*args, **{"context_settings": SETTINGS, **more})
-        self.params += common_options()
+        self.params += COMMON_OPTIONS
         self.examples = examples
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -171,17 +171,9 @@ def make_command(
     return make
 
 
-def action_command(examples: str, **more: Any) -> Callable[[Function], ActionCommand]:
-    """A command of its own, beside the groups."""
-    return make_command(ActionCommand, examples, **more)
-
-
-def forwarded_command(examples: str) -> Callable[[Function], ForwardedCommand]:
-    return make_command(ForwardedCommand, examples)
-
-
-def command_group(examples: str) -> Callable[[Function], CommandGroup]:
-    return make_command(CommandGroup, examples)
+action_command = functools.partial(make_command, ActionCommand)  # of its own, beside the groups
+forwarded_command = functools.partial(make_command, ForwardedCommand)
+command_group = functools.partial(make_command, CommandGroup)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ class RequestHead:
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields)
 
     def __repr__(self) -> str:
-        return "Head(…)"
+        return "RequestHead(…)"
 
     def request(self, method: str, path: str, body: bytes | None) -> bytes:
         head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._fields}"

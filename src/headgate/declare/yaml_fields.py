@@ -109,9 +109,7 @@ class Findings:
 
     @property
     def broken(self) -> InvalidFile | None:
-        if not self.faults:
-            return None
-        return InvalidFile(self.sorted_faults, self.more)
+        return InvalidFile(self.sorted_faults, self.more) if self.faults else None
 
     @property
     def sorted_faults(self) -> tuple[FileFault, ...]:

@@ -111,19 +111,19 @@ class Gate:
 
     async def ask(self, caller: Caller) -> Answer:
         """Takes the cost of a request, or says why it may not go on. For asyncio."""
-        want = self._want(caller)
-        if want is None:
+        if (request := self._request(caller)) is None:
             return OFF
         try:
-            return decision_answer(await self.limiter.engine.consume([want], self.on_unavailable))
+            decision = await self.limiter.engine.consume([request], self.on_unavailable)
         except HeadgateError as error:
             return error_answer(error)
+        return decision_answer(decision)
 
     def ask_blocking(self, caller: Caller) -> Answer:
         """The same on this thread."""
         return run(self.ask(caller))
 
-    def _want(self, caller: Caller) -> Request | None:
+    def _request(self, caller: Caller) -> Request | None:
         if not self.enabled or is_off():
             return None
         entity_id = self.key(caller)

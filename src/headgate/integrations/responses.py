@@ -70,12 +70,12 @@ class Answer(NamedTuple):
 OFF = Answer(200, [])
 
 
-def decision_answer(ruling: Decision) -> Answer:
+def decision_answer(decision: Decision) -> Answer:
     """The answer to a decision that was made."""
-    verdict = ruling.verdict
+    verdict = decision.verdict
     found = _once_each(verdict.statuses)
     headers = _fields(found)
-    if ruling.trouble is not None:
+    if decision.trouble is not None:
         headers.append(("x-ratelimit-degraded", "true"))
     if verdict.allowed:
         return Answer(200, headers)

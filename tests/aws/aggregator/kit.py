@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate import Limit
-from headgate.aws.aggregator.consumer import Stream, find_stream_arn
+from headgate.aws.aggregator.consumer import Consumer, Stream, find_stream_arn
 from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.aggregator.s3 import BotoService
 from headgate.core.decision import Demand
@@ -18,7 +18,7 @@ from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
-from headgate.transport.gates import gate_factory_for
+from headgate.transport.gates import BlockingGateFactory, gate_factory_for
 from tests.stores.dynamodb.kit import fresh_table, opened, port_to
 
 NS = "n" * 11
@@ -137,6 +137,14 @@ class Rig:
 
     def table_over(self, port: Any) -> Table:
         return Table(port, self.name, gate_factory_for(None, blocking=self.blocking))
+
+    def aggregator_over(self, port: Any) -> Aggregator:
+        return Aggregator(self.table_over(port), self.settings)
+
+    def reader(self, stream: Any = None, port: Any = None, **options: Any) -> Consumer:
+        """Reads the table's own stream, or another, by an aggregator that knows nothing yet."""
+        aggregator = self.aggregator_over(port or self.table.port)
+        return Consumer(aggregator, stream or self.service, BlockingGateFactory(), **options)
 
     async def read(self) -> list[Mapping[str, Any]]:
         return await everything_in(self.service, await find_stream_arn(self.table))

@@ -1,14 +1,18 @@
-"""Audit events that expire are lines in S3, exactly those, and can be read again."""
+"""Audit events that expire are lines in S3, exactly those, and can be read again: by the library,
+and by the commands people run."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 import json
+import time
 from typing import Any
 
 import pytest
 
+from headgate import Limit, SyncRepository
+from headgate.aws.aggregator import consumer
 from headgate.aws.aggregator.archive import OBJECT_BYTES_MAX, parse_events, read_archived
 from headgate.aws.aggregator.open import open_objects
 from headgate.aws.aggregator.process import Aggregator
@@ -17,7 +21,10 @@ from headgate.core.errors import Damaged, Unreachable, ValidationError
 from headgate.core.history import DAY_MS, AuditEvent, audit_event
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.items import event_as_item
+from headgate.stores.dynamodb.table import requests as ask
 from tests.aws.aggregator.kit import NS, Record, Rig, Tape
+from tests.aws.aggregator.mapping import expired
+from tests.cli.kit import invoke, told
 
 NOW_MS = 1_767_225_600_000  # the first moment of a year
 EXPIRY = {"userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"}}
@@ -106,7 +113,7 @@ def test_an_archive_that_is_not_there_fails_those_records_alone(rig: Rig, endpoi
     assert (report.archived, report.failures) == (0, []), "without an archive nothing is missing"
 
 
-def test_what_is_no_sheet_is_named(objects: S3Objects) -> None:
+def test_what_is_no_archived_object_is_named(objects: S3Objects) -> None:
     with pytest.raises(Damaged, match=r"x\.gz"):
         parse_events("x.gz", b"plain")
     with pytest.raises(Damaged):
@@ -130,7 +137,7 @@ def test_listing_is_bounded() -> None:
         run(S3Objects(Endless(), "b").names("audit/", 3000))
 
 
-def test_in_the_async_colour(endpoint: str, bucket: str) -> None:
+def test_in_an_event_loop(endpoint: str, bucket: str) -> None:
     async def flow() -> None:
         objects = open_objects(bucket, "us-east-1", endpoint, blocking=False)
         await objects.put("a", b"1")
@@ -148,3 +155,86 @@ def test_nobody_there(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unreachable):
         run(service.call("get_object", Bucket="abc", Key="k"))
     run(service.close())
+
+
+# --------------------------------------------------------------------------------------------------
+# The same from the event to the command that lists it, over a table whose events come to their end.
+
+
+def changed(rig: Rig) -> tuple[str, list[Any]]:
+    """Changes that were made, and the events that tell of them, newest first."""
+    url = f"dynamodb://{rig.name}?region=us-east-1&endpoint={rig.endpoint}&timeout_ms=10000"
+    with SyncRepository.open(url) as repository:
+        repository.create_entity("key-1", principal="ada")
+        for number in range(3):
+            repository.set_limits("key-1", [Limit.per_minute("rpm", 5 + number)], principal="bob")
+        repository.set_system_defaults([Limit.per_minute("rpm", 9)])
+        events = repository.get_audit_events("key-1", 100)
+        namespace = repository.get_namespace("default")
+    assert namespace is not None
+    return namespace.id, events
+
+
+def expire(rig: Rig, namespace: str, keep: int = 1) -> None:
+    """All events of key-1 but the newest have come to their end, and the service deletes them.
+
+    Their end is moved into the past, which is what 90 days would do.
+    """
+    pk = f"{namespace}/AUDIT#key-1"
+    items = run(rig.table.every(ask.query(rig.name, pk, ask.begins("#AUDIT#"))))
+    for item in items[: len(items) - keep]:
+        run(rig.table.write(ask.put({**item, "ttl": {"N": "1700000000"}})))
+        run(rig.table.write(ask.delete((item["PK"]["S"], item["SK"]["S"]))))
+
+
+def test_a_process_of_ones_own_archives_and_the_command_reads_back(
+    rig: Rig, bucket: str, objects: S3Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`headgate aggregate`, over the streams API; then `headgate audit list --archived`."""
+    namespace, events = changed(rig)
+    expire(rig, namespace)
+    plain = consumer._as_lambda_record
+    monkeypatch.setattr(
+        consumer, "_as_lambda_record", lambda record: expired(plain(record), time.time())
+    )
+    place = ("--region", "us-east-1", "--endpoint", rig.endpoint)
+    done = told("aggregate", rig.name, "--drain", "--archive", bucket, *place)
+    assert done["archived"] == len(events) - 1 == 3
+    [name] = run(objects.names(f"audit/namespace={namespace}/", 10))
+    lines = gzip.decompress(run(objects.get(name))).decode().splitlines()
+    assert sorted(json.loads(line)["event_id"] for line in lines) == sorted(
+        event.event_id for event in events[1:]
+    )
+
+    url = f"dynamodb://{rig.name}?region=us-east-1&endpoint={rig.endpoint}"
+
+    def asked(*words: str, where: tuple[str, ...] = ("--url", url)) -> Any:
+        return told("audit", "list", "--archived", "--bucket", bucket, *words, *where)
+
+    everything = asked()
+    assert [one["event_id"] for one in everything["items"]] == [e.event_id for e in events[1:]]
+    assert everything["items"][0]["details"]["after"] == dict(events[1].details["after"])
+    assert everything["next"] is None
+    first = asked("key-1", "--limit", "2")
+    assert first["next"] == events[2].event_id
+    rest = asked("key-1", "--limit", "2", "--after", first["next"])
+    assert [one["event_id"] for one in rest["items"]] == [events[3].event_id]
+    assert rest["next"] is None
+    assert asked("--system")["items"] == []
+    assert asked("--end", "2020-01-01")["items"] == []
+    assert len(asked("--start", "2020-01-01")["items"]) == 3
+    assert asked(where=("--namespace-id", namespace, *place)) == everything  # without the store
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("--archived --url sqlite:///x.db", "--bucket"),
+        ("key-1 --bucket my-archive --url memory://", "--archived"),
+        ("key-1 --start 2026-01-01 --url memory://", "--archived"),
+        ("--archived --bucket b-1 --start soon --url memory://", "start"),
+    ],
+)
+def test_what_is_missing_is_said(line: str, advice: str) -> None:
+    refused = invoke("audit", "list", *line.split())
+    assert (refused.code, advice in refused.err) == (2, True), refused

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from headgate.aws.aggregator.consumer import CHECKPOINT_RECORDS, Consumer
-from headgate.aws.aggregator.process import Aggregator, BatchReport
-from headgate.cli.app import cli
+from headgate.aws.aggregator.process import BatchReport
 from headgate.core.decision import Demand
 from headgate.core.errors import StoreTrouble, Throttled, Unreachable, ValidationError
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import Rejected
-from headgate.transport.gates import AsyncGateFactory, BlockingGateFactory
+from headgate.transport.gates import AsyncGateFactory
 from tests.aws.aggregator.kit import (
     NS,
     START_MS,
@@ -35,29 +31,25 @@ from tests.aws.aggregator.kit import (
     take,
     totals,
 )
+from tests.cli.kit import told
 from tests.python import run_python
 from tests.stores.dynamodb.kit import Watched, port_to
 
 
-def consumer(rig: Rig, port: Any = None, **options: Any) -> Consumer:
-    table = rig.table if port is None else rig.table_over(port)
-    return Consumer(Aggregator(table, rig.settings), rig.service, BlockingGateFactory(), **options)
-
-
 def test_it_goes_on_where_it_was(rig: Rig) -> None:
     take(rig, 5)
-    run(consumer(rig).drain())
+    run(rig.reader().drain())
     assert counted(rig) == {("e", "r"): {"rpm": 5}}
     take(rig, 3)
     port = Watched(port_to(rig.endpoint))
     reports: list[BatchReport] = []
-    run(consumer(rig, port, on_report=reports.append).drain())
+    run(rig.reader(port=port, on_report=reports.append).drain())
     assert counted(rig) == {("e", "r"): {"rpm": 8}}
     assert sum(report.counted for report in reports) == 3
     assert port.calls.count("PutItem") == 1  # one mark
     before = len(rig.records())
     for _ in range(5):
-        run(consumer(rig).drain())
+        run(rig.reader().drain())
     assert len(rig.records()) == before, "its own writes do not keep it busy"
     run(port.close())
 
@@ -70,12 +62,12 @@ def test_killed_at_every_write_nothing_is_lost_or_doubled(rig: Rig) -> None:
         for at in range(30):
             port = Cutting(rig.table.port, at, sent=sent)
             try:
-                run(consumer(rig, port).drain())
+                run(rig.reader(port=port).drain())
                 break
             except Cut:
                 kills += 1
         take(rig, 2, "a")
-    run(consumer(rig).drain())
+    run(rig.reader().drain())
     assert kills >= 10
     assert counted(rig) == {("a", "r"): {"rpm": 8}, ("b", "r"): {"rpm": 4}, ("c", "r"): {"rpm": 4}}
 
@@ -103,23 +95,21 @@ def test_a_process_that_is_killed_for_real_loses_and_doubles_nothing(rig: Rig) -
     names = [f"e{number}" for number in range(6)]
     for name in names:
         take(rig, 5, name)
-    words = ["aggregate", rig.name, "--drain", "--no-split", "--json"]
-    words += ["--region", "us-east-1", "--endpoint", rig.endpoint]
+    words = ["aggregate", rig.name, "--drain", "--no-split", "--region", "us-east-1"]
+    words += ["--endpoint", rig.endpoint]
     killed = run_python("-c", KILLED, *words, PYTHONPATH=str(Path(__file__).parents[3] / "src"))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     wanted = {(name, "r"): {"rpm": 5} for name in names}
     assert {} != counted(rig) != wanted
     take(rig, 2, "e0")
-    told = CliRunner().invoke(cli, words)
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["counted"] == 32
+    assert told(*words)["counted"] == 32
     wanted["e0", "r"] = {"rpm": 7}
     assert counted(rig) == counted(rig, "daily") == wanted
 
 
 def test_two_at_once_are_no_harm(rig: Rig) -> None:
     take(rig, 30)
-    readers = [consumer(rig, port_to(rig.endpoint)) for _ in range(2)]
+    readers = [rig.reader(port=port_to(rig.endpoint)) for _ in range(2)]
     threads = [threading.Thread(target=lambda one=one: run(one.drain())) for one in readers]
     for thread in threads:
         thread.start()
@@ -157,7 +147,7 @@ def test_a_table_without_a_stream_is_named(rig: Rig) -> None:
     off = {"StreamEnabled": False}
     run(rig.table.call("UpdateTable", StreamSpecification=off))
     with pytest.raises(ValidationError, match="has no stream"):
-        run(consumer(rig).drain())
+        run(rig.reader().drain())
 
 
 def wheel_of(tape: Tape) -> Wheel:
@@ -182,14 +172,13 @@ def taped() -> Tape:
 
 def test_parents_are_read_before_their_children(rig: Rig) -> None:
     wheel = wheel_of(taped())
-    reader = Consumer(rig.aggregator, wheel, BlockingGateFactory())
-    run(reader.drain())
+    run(rig.reader(wheel).drain())
     assert wheel.read.index("c-child") > max(
         at for at, name in enumerate(wheel.read) if name == "b-parent"
     )
     assert counted(rig) == {("e", "r"): {"rpm": 40}}
     again = wheel_of(taped())
-    run(Consumer(rig.aggregator, again, BlockingGateFactory()).drain())
+    run(rig.reader(again).drain())
     assert again.read == []  # all shards are marked as done
 
 
@@ -211,10 +200,7 @@ def test_trouble_of_all_kinds_is_passed_and_what_cannot_be_read_is_reported(rig:
         if counted(rig).get(("e", "r")) == {"rpm": 39}:
             reader.stop()
 
-    reader = Consumer(
-        rig.aggregator, wheel, BlockingGateFactory(), idle_ms=1, on_report=look,
-        on_trouble=troubles.append,
-    )  # fmt: skip
+    reader = rig.reader(wheel, idle_ms=1, on_report=look, on_trouble=troubles.append)
     run(reader.run())
     assert [type(trouble) for trouble in troubles] == [Throttled, Unreachable]
     assert sum(len(report.failures) for report in reports) == 1
@@ -227,7 +213,6 @@ def test_a_long_stretch_of_nothing_is_marked(rig: Rig) -> None:
         tape.note("n/ENTITY#a", "#META", None, {})
     port = Watched(port_to(rig.endpoint))
     wheel = Wheel({"only": (None, [tape.records[:600], tape.records[600:]])})
-    aggregator = Aggregator(rig.table_over(port), rig.settings)
-    run(Consumer(aggregator, wheel, BlockingGateFactory()).drain())
+    run(rig.reader(wheel, port).drain())
     assert port.calls.count("PutItem") == 2  # the stretch, and that the shard is done
     run(port.close())

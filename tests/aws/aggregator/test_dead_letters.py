@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from headgate.aws.aggregator.consumer import AGE_MS_MAX, Consumer, find_stream_arn
 from headgate.aws.aggregator.dead_letters import (
@@ -23,14 +22,12 @@ from headgate.aws.aggregator.dead_letters import (
     SqsDeadLetters,
 )
 from headgate.aws.aggregator.open import open_dead_letters
-from headgate.aws.aggregator.process import Aggregator
 from headgate.aws.aggregator.s3 import BotoService, S3Objects
-from headgate.cli.app import cli
 from headgate.core.errors import Throttled, Unreachable, ValidationError
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import Rejected
-from headgate.transport.gates import BlockingGateFactory
 from tests.aws.aggregator.kit import NS, Failing, Rig, Shard, Tape, Wheel, counted, drop_items, take
+from tests.cli.kit import told
 
 
 class Inbox:
@@ -72,11 +69,9 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
     take(rig, 5)
     poison(rig)
     take(rig, 5)
-    words = ["aggregate", rig.name, "--drain", "--region", "us-east-1", "--json"]
+    words = ["aggregate", rig.name, "--drain", "--region", "us-east-1"]
     words += ["--endpoint", rig.endpoint, "--dead-letters", inbox.url]
-    told = CliRunner().invoke(cli, words)
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["dead_letters"] == 1
+    assert told(*words)["dead_letters"] == 1
     assert counted(rig) == {("e", "r"): {"rpm": 10}}
     [letter] = inbox.messages()
     assert letter["requestContext"] == {"condition": "Unreadable"}
@@ -86,8 +81,7 @@ def test_a_process_of_ones_own_puts_it_into_the_queue(rig: Rig, inbox: Inbox) ->
     assert letter["DDBStreamBatchInfo"]["startSequenceNumber"] == number
     assert letter["DDBStreamBatchInfo"]["streamArn"] == run(find_stream_arn(rig.table))
     take(rig, 1)
-    told = CliRunner().invoke(cli, words)  # it is behind: once is enough
-    assert json.loads(told.stdout)["dead_letters"] == 0
+    assert told(*words)["dead_letters"] == 0  # it is behind: once is enough
     assert inbox.messages() == []
 
 
@@ -102,9 +96,8 @@ def test_into_objects_and_into_a_file(
     del tape.records[1]["dynamodb"]["NewImage"]
     for place in (f"s3://{bucket}/given-up", str(path)):
         for _ in range(2):
-            wheel = Wheel({"only": (None, [tape.records])})
             letters = open_dead_letters(place, "us-east-1", rig.endpoint, blocking=True)
-            reader = Consumer(rig.aggregator, wheel, BlockingGateFactory(), letters=letters)
+            reader = reading(rig, tape, letters)
             _forget_marks(rig)
             run(reader.drain())
             assert reader.dead_letters_sent == 1
@@ -139,9 +132,7 @@ class Kept:
 
 
 def reading(rig: Rig, tape: Tape, letters: DeadLetters | None, port: Any = None) -> Consumer:
-    table = rig.table if port is None else rig.table_over(port)
-    wheel = Wheel({"only": (None, [tape.records])})
-    return Consumer(Aggregator(table, rig.settings), wheel, BlockingGateFactory(), letters=letters)
+    return rig.reader(Wheel({"only": (None, [tape.records])}), port, letters=letters)
 
 
 def one_change(age_ms: int, rig: Rig) -> Tape:

@@ -38,10 +38,10 @@ def traffic(per_s: int, seconds: int) -> list[Change]:
 
 @pytest.mark.parametrize(("per_s", "size"), [(100, 333), (800, 333), (801, 333), (1500, 10_000)])
 def test_a_pace_is_told_to_the_write(per_s: int, size: int) -> None:
-    paces, found = WriteRates(), []
+    rates, found = WriteRates(), []
     line = traffic(per_s, 4)
     for at in range(0, len(line), size):
-        found += paces.hot(line[at : at + size])
+        found += rates.hot(line[at : at + size])
     assert bool(found) is (per_s > 800)
     if found:
         assert found[-1].per_s == per_s
@@ -49,13 +49,13 @@ def test_a_pace_is_told_to_the_write(per_s: int, size: int) -> None:
 
 
 def test_what_is_delivered_again_is_no_pace() -> None:
-    paces, line = WriteRates(), traffic(500, 3)
+    rates, line = WriteRates(), traffic(500, 3)
     for _ in range(5):
-        assert not paces.hot(line)
+        assert not rates.hot(line)
 
 
 def test_a_bucket_made_anew_is_measured_anew() -> None:
-    tape, paces = Tape(), WriteRates()
+    tape, rates = Tape(), WriteRates()
     shard = Shard(tape)
     for _ in range(4):
         shard.make(rpm=1)
@@ -63,15 +63,15 @@ def test_a_bucket_made_anew_is_measured_anew() -> None:
             shard.write(rpm=1)
         shard.remove()
         tape.now_ms += 1000
-    assert not paces.hot(changes(tape.records))
+    assert not rates.hot(changes(tape.records))
 
 
 def test_memory_is_bounded() -> None:
-    tape, paces = Tape(), WriteRates(items_max=5)
+    tape, rates = Tape(), WriteRates(items_max=5)
     for number in range(50):
         Shard(tape, f"e{number}").make(rpm=1)
-    paces.hot(changes(tape.records))
-    assert len(paces._known) == 5
+    rates.hot(changes(tape.records))
+    assert len(rates._known) == 5
 
 
 @pytest.fixture

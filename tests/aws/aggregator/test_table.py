@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 from headgate import Limit
-from headgate.aws.aggregator.process import Aggregator
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable
 from headgate.core.record import BucketKey, Terms, cells_of
@@ -133,7 +132,7 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
     writes = {}
     for size in (1000, 500, 250, 100):
         port = Watched(port_to(rig.endpoint))
-        aggregator = Aggregator(rig.table_over(port), rig.settings)
+        aggregator = rig.aggregator_over(port)
         drop_items(rig, f"{NS}/ENTITY#hot", "#USAGE#")
         for at in range(0, 1000, size):
             run(aggregator.process(tape.records[at : at + size]))
@@ -150,7 +149,7 @@ def test_writes_per_thousand_acquires_of_a_hot_entity(rig: Rig) -> None:
 def test_trouble_that_passes_is_waited_out(rig: Rig) -> None:
     wanted = busy(rig, 12)
     port = Failing(rig.table.port, [Throttled("busy"), Unreachable("lost"), Throttled("busy")])
-    report = run(Aggregator(rig.table_over(port), rig.settings).process(rig.buckets()))
+    report = run(rig.aggregator_over(port).process(rig.buckets()))
     assert not report.failures
     assert report.held_already == 6
     assert counted(rig) == wanted
@@ -160,7 +159,7 @@ def test_trouble_that_stays_fails_the_records_of_that_row(rig: Rig) -> None:
     busy(rig, 12)
     records = rig.buckets()
     port = Failing(rig.table.port, [Throttled("busy")] * 100)
-    report = run(Aggregator(rig.table_over(port), rig.settings).process(records))
+    report = run(rig.aggregator_over(port).process(records))
     numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
     assert [failure.sequence for failure in report.failures] == numbers
     assert not any(failure.unreadable for failure in report.failures)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from headgate import ValidationError
 from headgate.aws.infra import Load, cost
@@ -22,8 +20,8 @@ from headgate.aws.infra.cost import (
     Prices,
     expected_distinct,
 )
-from headgate.cli.app import cli
 from headgate.stores.dynamodb.store import HOURS_MAX
+from tests.cli.kit import invoke, told
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"
 
@@ -155,21 +153,18 @@ def test_a_price_that_is_none_is_named(own: dict[str, str]) -> None:
 
 def test_the_command_says_of_when_the_prices_are_and_takes_others() -> None:
     words = ["cost", "--rps", "100", "--entities", "10"]
-    plain = CliRunner().invoke(cli, words).output
-    assert f"{REGION} as published in {PRICED_ON}" in plain
-    own = CliRunner().invoke(cli, [*words, "--price", "million_writes=1.25"])
-    assert "million_writes $1.25 as you say" in own.output
-    told = json.loads(
-        CliRunner().invoke(cli, [*words, "--json", "--price", "million_writes=1.25"]).stdout
-    )
-    assert told["priced_on"] == PRICED_ON
-    assert told["own_prices"] == {"million_writes": 1.25}
-    acquires = next(line for line in told["lines"] if line["what"] == "acquires")
+    own = ("--price", "million_writes=1.25")
+    assert f"{REGION} as published in {PRICED_ON}" in invoke(*words).out
+    assert "million_writes $1.25 as you say" in invoke(*words, *own).out
+    found = told(*words, *own)
+    assert found["priced_on"] == PRICED_ON
+    assert found["own_prices"] == {"million_writes": 1.25}
+    acquires = next(line for line in found["lines"] if line["what"] == "acquires")
     assert acquires["usd"] == round(100 * MONTH_S / 1e6 * 1.25, 2)
     for wrong in ("million_writes", "milion_writes=1", "gb_month=cheap"):
-        refused = CliRunner().invoke(cli, [*words, "--price", wrong])
-        assert refused.exit_code != 0
-        assert not refused.stdout
+        refused = invoke(*words, "--price", wrong)
+        assert refused.code != 0
+        assert not refused.out
 
 
 def _number(text: str) -> Any:

@@ -1,19 +1,27 @@
-"""Who may do what, decided by the policies as they are rendered."""
+"""Who may do what, decided by the policies as they are rendered; and what the library sends is what
+they allow: a real table, with IAM before it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from headgate import Limit, RateLimitExceeded, Repository, SyncRateLimiter, SyncRepository
+from headgate.aws.aggregator.process import Aggregator, Settings
 from headgate.aws.infra import StackOptions, namespace_policy
 from headgate.aws.infra.options import USAGE_ATTRIBUTES
+from headgate.core.errors import StoreTrouble
 from headgate.core.history import WindowUsage
-from headgate.stores.dynamodb import ledger as usage
-from headgate.stores.dynamodb import schema
-from tests.aws.infra.iam import Context, allowed, many
+from headgate.core.runtime import run
+from headgate.stores.dynamodb import ledger, over_port, schema
+from headgate.stores.dynamodb.client.calls import DynamoRequest
+from tests.aws.infra.iam import Context, Guarded, allowed, many
 from tests.aws.infra.rendering import ARCHIVE_ARN, TABLE_ARN, Rendered, plain
+from tests.stores.dynamodb.kit import fresh_table, port_to, table_at
 
 NS, OTHER = "AAAAAAAAAAA", "BBBBBBBBBBB"
 GSI = f"{TABLE_ARN}/index/GSI4"
@@ -197,7 +205,7 @@ def _check_bound(statement: dict[str, Any]) -> None:
 
 def test_the_attributes_are_those_of_usage_rows() -> None:
     one = WindowUsage("hourly", 0, {"rpm": 1000}, 1)
-    written = usage.addition("limits", NS, "key-1", "gpt-4", one, 0, 1000)
+    written = ledger.addition("limits", NS, "key-1", "gpt-4", one, 0, 1000)
     names = set(written.params["ExpressionAttributeNames"].values()) | {"PK", "SK"}
     listed = {"u_rpm" if name == "u_*" else name for name in USAGE_ATTRIBUTES}
     assert names == listed
@@ -224,3 +232,161 @@ def test_the_evaluator_knows_what_iam_knows() -> None:
     for context, answer in cases:
         assert allowed(lenient, "a:B", "r", context) is answer
     assert not allowed(lenient, "a:C", "r", {})
+
+
+# --------------------------------------------------------------------------------------------------
+# The library behind these policies.
+
+STORED = [Limit.per_minute("rpm", 20), Limit.per_minute("tpm", 1000)]
+
+
+class Home:
+    """A table that an administrator has prepared, for whoever has the rights of a policy."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.table = fresh_table(endpoint)
+        with self.opened(ADMIN) as (repository, guarded):
+            self.namespace = _prepare(repository)
+            assert {"PutItem", "UpdateItem", "GetItem"} <= guarded.granted
+            assert guarded.denied == []
+
+    @contextlib.contextmanager
+    def opened(
+        self, who: str, options: StackOptions | None = None, *, usage: str = "stream",
+        strict: bool = False, namespace: str = "default",
+    ) -> Iterator[tuple[SyncRepository, Guarded]]:  # fmt: skip
+        tag = self.namespace if who == NAMED else ""
+        guarded = Guarded(port_to(self.endpoint), Rendered(options).statements(who), tag)
+        backend = over_port(guarded, self.table, blocking=True, usage=usage, strict=strict)
+        core = Repository("dynamodb://x", namespace=namespace, _backend=backend, _blocking=True)
+        with SyncRepository(_core=core) as repository:
+            yield repository, guarded
+
+
+@pytest.fixture(scope="module")
+def home(endpoint: str) -> Home:
+    return Home(endpoint)
+
+
+def _prepare(repository: SyncRepository) -> str:
+    """What an administrator does first; the namespace's id."""
+    repository.create_table()
+    found = repository.register_namespace("default")
+    repository.register_namespace("other")
+    repository.set_system_defaults(STORED)
+    repository.set_resource_defaults("gpt-4", STORED)
+    repository.create_entity("org")
+    repository.create_entity("key-1", parent_id="org", cascade=True)
+    repository.set_limits("org", STORED, resource="gpt-4")
+    return found
+
+
+def _use(repository: SyncRepository) -> None:
+    """What an app does."""
+    with SyncRateLimiter(repository) as limiter:
+        with limiter.acquire("key-1", "gpt-4", {"rpm": 1, "tpm": 10}) as lease:
+            lease.adjust(tpm=5)
+        with limiter.acquire_many([("key-1", "gpt-4", {"rpm": 1}), ("ip", "api", {"rpm": 1})]):
+            pass
+        with pytest.raises(ZeroDivisionError), limiter.acquire("key-2", "gpt-4", {"rpm": 1}):
+            raise ZeroDivisionError
+        with pytest.raises(RateLimitExceeded), limiter.acquire("key-3", "gpt-4", {"rpm": 15}):
+            with limiter.acquire("key-3", "gpt-4", {"rpm": 15}):
+                pass
+        assert limiter.check("key-1", "gpt-4", {"rpm": 1}).allowed
+        limiter.explain("key-1", "gpt-4")
+        limiter.get_usage_snapshots(entity_id="key-1")
+
+
+@pytest.mark.parametrize("who", [APP, NAMED])
+def test_an_app_can_do_its_work(home: Home, who: str) -> None:
+    for strict in (False, True):
+        with home.opened(who, strict=strict) as (repository, guarded):
+            _use(repository)
+            assert guarded.denied == []
+            assert {"UpdateItem", "BatchGetItem"} <= guarded.granted
+    with home.opened(who, WITHOUT, usage="local") as (repository, guarded):
+        _use(repository)
+    assert guarded.denied == []
+
+
+def test_an_app_cannot_count_where_the_aggregator_does(home: Home) -> None:
+    with pytest.raises(StoreTrouble, match="not allowed"):
+        with home.opened(APP, usage="local") as (repository, _):
+            _use(repository)
+
+
+ADMINISTERING: list[Callable[[SyncRepository], object]] = [
+    lambda r: r.set_system_defaults(STORED),
+    lambda r: r.set_resource_defaults("gpt-4", STORED),
+    lambda r: r.set_limits("key-1", STORED, resource="gpt-4"),
+    lambda r: r.create_entity("another"),
+    lambda r: r.delete_entity("key-1"),
+    lambda r: r.reset_bucket("key-1", "gpt-4"),
+    lambda r: r.register_namespace("third"),
+    lambda r: r.delete_namespace("other"),
+]
+
+
+def test_apps_and_readers_cannot_administer_and_admins_can(endpoint: str) -> None:
+    home = Home(endpoint)
+    for who in (APP, READ, NAMED):
+        with home.opened(who) as (repository, guarded):
+            for number, act in enumerate(ADMINISTERING):
+                with pytest.raises(StoreTrouble, match="not allowed"):
+                    act(repository)
+                assert len(guarded.denied) > number
+    with home.opened(READ) as (repository, guarded):
+        assert repository.get_limits("org", resource="gpt-4")
+        assert repository.list_entities()[0]
+        assert repository.get_audit_events("key-1")
+        assert guarded.denied == []
+    with home.opened(ADMIN) as (repository, guarded):
+        for act in ADMINISTERING:
+            act(repository)
+        gone = [one.id for one in repository.list_orphan_namespaces()]
+        repository.purge_namespace(gone[0])
+        repository.upgrade()
+        assert guarded.denied == []
+
+
+def test_one_namespace_cannot_see_another(home: Home) -> None:
+    with home.opened(NAMED, namespace="other") as (repository, guarded):
+        with pytest.raises(StoreTrouble, match="not allowed"):
+            repository.list_entities()
+        with SyncRateLimiter(repository, limits=STORED) as limiter:
+            with pytest.raises(Exception, match="not allowed"):
+                with limiter.acquire("key-1", "gpt-4", {"rpm": 1}):
+                    pass
+        assert guarded.denied
+
+
+def test_the_aggregator_can_count_and_nothing_else(home: Home) -> None:
+    with home.opened(APP) as (repository, _), SyncRateLimiter(repository) as limiter:
+        with limiter.acquire("counted", "gpt-4", {"rpm": 1, "tpm": 10}):
+            pass
+    direct = port_to(home.endpoint)
+    guarded = Guarded(direct, Rendered().statements(COUNTS))
+    held = table_at(home.endpoint, name=home.table, port=guarded)
+    aggregator = Aggregator(held, Settings(home.table, split=False))
+    scanned = run(direct.call(DynamoRequest("Scan", {"TableName": home.table})))["Items"]
+    [image] = [
+        item for item in scanned if item["SK"]["S"] == "#STATE" and "#counted#" in item["PK"]["S"]
+    ]
+    record = {
+        "eventName": "INSERT",
+        "dynamodb": {
+            "ApproximateCreationDateTime": 1_700_000_000,
+            "Keys": {"PK": image["PK"], "SK": image["SK"]},
+            "NewImage": image,
+            "SequenceNumber": "100",
+        },
+    }
+    report = run(aggregator.process([record]))
+    assert report.failures == []
+    assert guarded.denied == []
+    assert guarded.granted >= {"UpdateItem"}
+    run(aggregator.process([record]))  # again: it looks at the row
+    assert guarded.denied == []
+    run(guarded.close())

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from headgate import Limit, RateLimiter, Repository, SyncRateLimiter, SyncRepository
 from headgate.aws.aggregator.s3 import BotoService
@@ -32,11 +31,11 @@ from headgate.aws.infra import (
 )
 from headgate.aws.infra import stack as stack_module
 from headgate.aws.infra.stack import remove_bucket
-from headgate.cli.app import cli
 from headgate.core.runtime import run
 from proof.size import sized
 from tests.aws.aggregator.kit import everything_in, totals
 from tests.aws.aggregator.mapping import Mapped, expired
+from tests.cli import kit as cli
 
 PATIENCE_S = 240.0
 LIMITS = [Limit.per_minute("rpm", 10**6), Limit.per_minute("tpm", 10**8)]
@@ -154,10 +153,7 @@ def test_a_stack_by_the_command(port: Port) -> None:
     """And its table counted by a process of one's own."""
 
     def call(*words: str) -> Any:
-        place = ("--region", "us-east-1", "--endpoint", str(port.endpoint))
-        told = CliRunner().invoke(cli, [*words, *place, "--json"])
-        assert told.exit_code == 0, (told.output, told.exception)
-        return json.loads(told.stdout)
+        return cli.told(*words, "--region", "us-east-1", "--endpoint", str(port.endpoint))
 
     options = ("--no-enable-aggregator", "--no-enable-alarms", "--tag", "team=payments")
     made = call("deploy", "own", *options)
@@ -328,9 +324,8 @@ def _deliver_poison_and_expired_events(port: Port, stack: Stack) -> None:
     [poison] = [r for r in records if r["dynamodb"]["Keys"]["PK"] == bad["PK"]]
     place = json.loads(message["Body"])["DDBStreamBatchInfo"]
     assert place["startSequenceNumber"] == poison["dynamodb"]["SequenceNumber"]
-    told = CliRunner().invoke(cli, ["audit", "list", "--archived", "--url", stack.url, "--json"])
-    assert told.exit_code == 0, told.output
-    assert [one["event_id"] for one in json.loads(told.stdout)["items"]] == [events[-1].event_id]
+    listed = cli.told("audit", "list", "--archived", "--url", stack.url)["items"]
+    assert [one["event_id"] for one in listed] == [events[-1].event_id]
 
 
 def _expire_oldest(port: Port, table: str, pk: str) -> None:

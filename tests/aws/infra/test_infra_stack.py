@@ -151,13 +151,18 @@ def test_a_failure_that_names_no_cause_says_what_is_known(
 
 def test_a_new_stack_is_made_with_tags_and_every_parameter() -> None:
     port = Scripted(None, entry("CREATE_IN_PROGRESS"), entry("CREATE_COMPLETE"))
-    done = deploy(port, "limits", StackOptions(enable_aggregator=False, tags={"team": "a"}))
+    me = {"Account": "123456789012", "Arn": "arn:aws-cn:iam::123456789012:user/me"}
+    port.answers["get_caller_identity"] = lambda: me
+    options = StackOptions(enable_aggregator=False, tags={"team": "a"}, permission_boundary="bound")
+    done = deploy(port, "limits", options)
     assert done.changed
     (asked,) = port.asked("create_stack")
     tags = {one["Key"]: one["Value"] for one in asked["Tags"]}
     assert tags["team"] == "a"
     assert tags["headgate:stack"] == "1"
-    assert {"EnableAggregator", "PitrDays"} <= port.sent("create_stack").keys()
+    sent = port.sent("create_stack")
+    assert {"EnableAggregator", "PitrDays"} <= sent.keys()
+    assert sent["PermissionBoundaryArn"] == "arn:aws-cn:iam::123456789012:policy/bound"
     assert port.paused_ms == POLL_MS
     assert done.stack.url == "dynamodb://limits?region=eu-west-1"
 
@@ -308,17 +313,6 @@ def test_the_list_shows_ours_by_name() -> None:
         {"Stacks": rest} if asked else {"Stacks": found, "NextToken": "more"}
     )
     assert [one.name for one in list_stacks(port)] == ["a", "b"]
-
-
-def test_a_boundary_by_name_becomes_an_arn() -> None:
-    port = Scripted(None, entry("CREATE_COMPLETE"))
-    me = {"Account": "123456789012", "Arn": "arn:aws-cn:iam::123456789012:user/me"}
-    port.answers["get_caller_identity"] = lambda: me
-    deploy(port, "limits", StackOptions(enable_aggregator=False, permission_boundary="bound"))
-    assert (
-        port.sent("create_stack")["PermissionBoundaryArn"]
-        == "arn:aws-cn:iam::123456789012:policy/bound"
-    )
 
 
 def test_the_port_says_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:

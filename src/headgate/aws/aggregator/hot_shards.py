@@ -99,7 +99,7 @@ class ShardSplitter:
     """Splits hot shards; stops trying once AWS says that its role may not write buckets."""
 
     def __init__(self, table: Table, *, enabled: bool) -> None:
-        self.paces = WriteRates()
+        self.rates = WriteRates()
         self.enabled = enabled
         self._table = table
 
@@ -127,6 +127,6 @@ class ShardSplitter:
             or not can_split(seen, hot.largest_milli)
         ):
             return False
-        self.paces.drop(hot)
+        self.rates.drop(hot)
         await self._table.port.call(split_request(self._table.name, hot.key, seen, now_ms))
         return True

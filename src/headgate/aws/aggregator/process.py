@@ -117,7 +117,7 @@ class Aggregator:
         await self._count(changes, texts, report)
         await self._archive(expired, texts, report)
         if self._splits.enabled:
-            report.splits = await self._splits.divide(self._splits.paces.hot(changes))
+            report.splits = await self._splits.divide(self._splits.rates.hot(changes))
         return report
 
     async def close(self) -> None:

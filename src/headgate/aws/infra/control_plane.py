@@ -348,11 +348,10 @@ def operation_error(stack: Stack, what: str, happened: list[Progress]) -> StackO
         stack.status,
         f"the stack is {stack.status}; the CloudFormation console can continue or delete it",
     )
-    if first is None:
-        return StackOperationError(stack.name, what, stack.reason or stack.status, advice=advice)
-    resource = f"{first.resource} ({first.type})"
+    resource = None if first is None else f"{first.resource} ({first.type})"
+    blamed = first or stack
     return StackOperationError(
-        stack.name, what, first.reason or first.status, resource=resource, advice=advice
+        stack.name, what, blamed.reason or blamed.status, resource=resource, advice=advice
     )
 
 

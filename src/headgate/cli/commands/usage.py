@@ -117,8 +117,7 @@ def _series(repository: Any, asked: dict[str, Any]) -> list[tuple[str, dict[str,
         shots, cursor = repository.get_usage_snapshots(**asked, limit=PAGE, next_key=cursor)
         for shot in shots:
             if shot.window_start not in found and len(found) >= WINDOWS_PLOTTED_MAX:
-                cursor = None
-                break
+                return sorted(found.items())
             totals = found.setdefault(shot.window_start, {})
             for name, used in shot.counters.items():
                 totals[name] = totals.get(name, 0) + used

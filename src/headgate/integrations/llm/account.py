@@ -189,14 +189,14 @@ class CallRules:
         self.wait_s = wait
         self.on_unavailable = on_unavailable
 
-    def wants(self, entity_id: str, resource: str, reserved: int) -> list[Request]:
+    def requests_for(self, entity_id: str, resource: str, reserved: int) -> list[Request]:
         amounts = {self.tokens: reserved}
         if self.requests is not None:
             amounts[self.requests] = 1
-        wants: list[Request] = [(entity_id, resource, amounts, self.limits)]
+        found: list[Request] = [(entity_id, resource, amounts, self.limits)]
         if self.provider is not None:
-            wants.append((self.provider, resource, amounts, None))
-        return wants
+            found.append((self.provider, resource, amounts, None))
+        return found
 
 
 class CallAccount:

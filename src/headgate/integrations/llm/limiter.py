@@ -120,9 +120,9 @@ class LlmLimiter:
             yield
             return
         use = self.rules
-        wants = use.wants(entity_id, resource, account.reserved)
+        requests = use.requests_for(entity_id, resource, account.reserved)
         async with self.limiter.acquire_many(
-            wants, use.on_unavailable, on_error="keep", wait=use.wait_s
+            requests, use.on_unavailable, on_error="keep", wait=use.wait_s
         ) as lease:
             try:
                 yield
