@@ -97,7 +97,7 @@ MUTANTS = [
           "if not dry_run:", "if dry_run:",
           "tests/flows/test_engine.py::test_an_outage_is_ruled_locally_or_refused[blocking-memory-True]"),
     fault("an outdated plan stays in the cache", "Engine._forget_plans",
-          "self.configs.outdated(demand.key.entity_id, demand.key.resource)", "pass",
+          "self.configs.cache.drop((demand.key.entity_id, demand.key.resource))", "pass",
           "tests/flows/test_waiting.py::test_an_outdated_plan_is_read_anew_at_the_next_call[blocking-memory]"),
     fault("what a bucket is asked twice counts once", "_sum",
           "is None else b if a is None else a + b", "is None else b if a is None else max(a, b)",
@@ -112,6 +112,6 @@ MUTANTS = [
           "if not queues.has_waiters(keys):", "if queues is not None:",
           "tests/flows/test_waiting.py::test_who_comes_while_others_wait_does_not_overtake_them"),
     fault("the lowest level wins", "resolve",
-          "limit.name, []).append((level, source,", "limit.name, []).insert(0, (level, source,",
+          "over = found.get(limit.name)", "over = None",
           "tests/flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]"),
 ]  # fmt: skip

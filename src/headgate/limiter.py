@@ -259,9 +259,6 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
         key = refusal.demands[0].key
         self.engine.notify("shadowed", key.entity_id, key.resource)
 
-    def _defaults(self) -> Defaults:
-        return self.defaults
-
 
 def already_entered_error() -> ValidationError:
     return ValidationError(
