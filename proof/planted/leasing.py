@@ -21,7 +21,7 @@ MUTANTS = [
           "        part = min(debit.milli, credit_milli)\n"
           "        if debit.milli > part:\n"
           "            left.insert(0, ",
-          "tests/core/test_lease_book.py::test_credits_undo_the_newest_debit_first"),
+          "tests/core/test_lease_book.py::test_a_refund_is_each_standing_debit_less_what_has_refilled_since"),
     fault("what is settled is refunded", "LeaseAccount.refunds",
           "                if self.settled is not None and spec.name in self.settled:\n"
           "                    continue\n",
@@ -82,7 +82,7 @@ MUTANTS = [
           "tests/flows/test_cancellation.py::test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back"),
     fault("a cancelled block is not refunded", "PendingAcquire.__aexit__",
           "lease, kind is not None))", "lease, kind is not None and issubclass(kind, Exception)))",
-          "tests/flows/test_cancellation.py::test_who_is_cancelled_in_the_block_gives_back"),
+          "tests/flows/test_cancellation.py::test_at_every_turn_a_cancel_leaves_nothing_behind"),
     fault("a throttled key is let in as in an outage", "Engine.acquire",
           "except Throttled as trouble:", "except ZeroDivisionError as trouble:",
           "tests/flows/test_outage.py::test_a_throttled_key_is_refused_even_when_outages_are_allowed"),
@@ -110,7 +110,7 @@ MUTANTS = [
           "tests/flows/test_engine.py::test_each_is_that_much_of_every_limit[blocking-memory]"),
     fault("who comes later is served first", "wait_in_turn",
           "if not queues.has_waiters(keys):", "if queues is not None:",
-          "tests/flows/test_waiting.py::test_who_comes_while_others_wait_does_not_overtake_them"),
+          "tests/flows/test_waiting.py::test_waiters_are_served_in_order_and_nobody_overtakes_them"),
     fault("the lowest level wins", "resolve",
           "over = found.get(limit.name)", "over = None",
           "tests/flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, SyncRepository
-from headgate.testing import FakeClock
+from headgate.core.store import Store
+from headgate.testing import FakeClock, RecordingStore
+from headgate.transport.gates import wait_finished
 
 STORES = {
     "memory": lambda folder: "memory://",
@@ -124,6 +127,35 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(whole())
     return True
+
+
+class SlowStore(RecordingStore):
+    """A store some turns of the loop away, as ports have it: once a call was sent, it runs to its
+    end. With `queues` a call waits for its turn before that, and can be called off then."""
+
+    def __init__(self, store: Store, *, queues: bool = False) -> None:
+        super().__init__(store)
+        self.queues = queues
+
+    async def _send(self, call: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:
+        async def work() -> Any:
+            await asyncio.sleep(0)
+            result = await call(*args, **how)
+            await asyncio.sleep(0)
+            return result
+
+        if self.queues:
+            await asyncio.sleep(0)
+        return await wait_finished(asyncio.ensure_future(work()))
+
+    async def consume(self, *args: Any) -> Any:
+        return await self._send(super().consume, *args)
+
+    async def adjust(self, *args: Any, **how: Any) -> Any:
+        return await self._send(super().adjust, *args, **how)
+
+    async def peek(self, *args: Any) -> Any:
+        return await self._send(super().peek, *args)
 
 
 async def spend(limiter: Any, entity_id: str, resource: str, **amounts: int) -> None:
