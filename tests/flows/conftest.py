@@ -63,42 +63,31 @@ class World:
         self.blocking = blocking
         self.clock = FakeClock()
         self._open: list[Any] = []
-        self._shared: Any = None
+        self._home: Any = None
 
-    def limiter(self, *, shared: bool = True, **options: Any) -> Any:
+    def limiter(self, **options: Any) -> Any:
         """A limiter; those of one world share its store (memory has no name to share by)."""
-        home = self._shared if shared else None
-        made: Any
-        if self.blocking:
-            made = SyncRateLimiter(
-                _sync_home(home) if home else self.url,
-                clock=None if home else self.clock,
-                **options,
-            )
-            core = made.core
+        kind: Any = SyncRateLimiter if self.blocking else RateLimiter
+        if self._home is not None:
+            made = kind(self._home, **options)
+        elif self.blocking:
+            made = kind(self.url, clock=self.clock, **options)
+            self._home = SyncRepository(_core=made.core.repository)
         else:
-            made = core = RateLimiter(
-                home or self.url, clock=None if home else self.clock, **options
-            )
-        if self._shared is None:
-            self._shared = core.repository
+            made = kind(self.url, clock=self.clock, **options)
+            self._home = made.repository
         self._open.append(made)
         return Blocking(made) if self.blocking else made
 
     @property
     def repository(self) -> Any:
-        return Blocking(_sync_home(self._shared)) if self.blocking else self._shared
+        return Blocking(self._home) if self.blocking else self._home
 
     async def close(self) -> None:
         for made in self._open:
-            if self.blocking:
-                made.close()
-            else:
-                await made.close()
-
-
-def _sync_home(core: Any) -> Any:
-    return SyncRepository(_core=core)
+            closing = made.close()
+            if not self.blocking:
+                await closing
 
 
 @pytest.fixture(params=STORES)
