@@ -112,6 +112,6 @@ MUTANTS = [
           "if not queues.has_waiters(keys):", "if queues is not None:",
           "tests/flows/test_waiting.py::test_waiters_are_served_in_order_and_nobody_overtakes_them"),
     fault("the lowest level wins", "resolve",
-          "over = found.get(limit.name)", "over = None",
+          "if limit.name in found:", "if limit.name in overrides:",
           "tests/flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]"),
 ]  # fmt: skip

@@ -202,19 +202,19 @@ def resolve(
 ) -> Resolution:
     """Every limit that some level names, taken from the highest level that names it. Defaults that
     serve as a `whole` count only where no level names any."""
-    found: dict[str, SourcedLimit] = {}
+    found: dict[str, tuple[Limit, str, str, int]] = {}
+    overrides: dict[str, tuple[str, ...]] = {}
     for level, source, version, limits in _ladder(standing, resource, defaults):
         if whole and found and level == "limiter":
             break
         for limit in limits:
-            over = found.get(limit.name)
-            found[limit.name] = (
-                SourcedLimit(limit, level, source, version, ())
-                if over is None
-                else replace(over, overrides=(*over.overrides, source))
-            )
+            if limit.name in found:
+                overrides[limit.name] = (*overrides.get(limit.name, ()), source)
+            else:
+                found[limit.name] = (limit, level, source, version)
+    given = tuple(SourcedLimit(*one, overrides.get(name, ())) for name, one in found.items())
     rule = standing.system.on_unavailable if standing.system else None
-    return Resolution(tuple(found.values()), rule, *_mode(standing, resource))
+    return Resolution(given, rule, *_mode(standing, resource))
 
 
 def _ladder(
