@@ -107,5 +107,5 @@ MUTANTS = [
           "tests/core/test_record.py::test_S8_a_rate_of_zero_never_expires_in_use"),
     fault("errors: a passed soft limit counts as a violation", "RateLimitExceeded.violations",
           "in self.statuses if status.refuses]", "in self.statuses if status.exceeded]",
-          "tests/flows/test_acquire.py::test_a_refusal_is_of_the_hard_limits_only"),
+          "tests/stores/test_contract.py::test_contract[memory-a_refusal_counts_no_soft_limit_among_its_reasons-blocking]"),
 ]  # fmt: skip

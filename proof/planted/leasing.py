@@ -21,7 +21,7 @@ MUTANTS = [
           "        part = min(debit.milli, credit_milli)\n"
           "        if debit.milli > part:\n"
           "            left.insert(0, ",
-          "tests/core/test_lease_book.py::test_credits_undo_the_newest_debit_first"),
+          "tests/core/test_lease_book.py::test_a_refund_is_each_standing_debit_less_what_has_refilled_since"),
     fault("what is settled is refunded", "LeaseAccount.refunds",
           "                if self.settled is not None and spec.name in self.settled:\n"
           "                    continue\n",
@@ -82,7 +82,7 @@ MUTANTS = [
           "tests/flows/test_cancellation.py::test_a_timeout_around_an_acquire_is_a_timeout_and_gives_back"),
     fault("a cancelled block is not refunded", "PendingAcquire.__aexit__",
           "lease, kind is not None))", "lease, kind is not None and issubclass(kind, Exception)))",
-          "tests/flows/test_cancellation.py::test_who_is_cancelled_in_the_block_gives_back"),
+          "tests/flows/test_cancellation.py::test_at_every_turn_a_cancel_leaves_nothing_behind"),
     fault("a throttled key is let in as in an outage", "Engine.acquire",
           "except Throttled as trouble:", "except ZeroDivisionError as trouble:",
           "tests/flows/test_outage.py::test_a_throttled_key_is_refused_even_when_outages_are_allowed"),
@@ -97,7 +97,7 @@ MUTANTS = [
           "if not dry_run:", "if dry_run:",
           "tests/flows/test_engine.py::test_an_outage_is_ruled_locally_or_refused[blocking-memory-True]"),
     fault("an outdated plan stays in the cache", "Engine._forget_plans",
-          "self.configs.outdated(demand.key.entity_id, demand.key.resource)", "pass",
+          "self.configs.cache.drop((demand.key.entity_id, demand.key.resource))", "pass",
           "tests/flows/test_waiting.py::test_an_outdated_plan_is_read_anew_at_the_next_call[blocking-memory]"),
     fault("what a bucket is asked twice counts once", "_sum",
           "is None else b if a is None else a + b", "is None else b if a is None else max(a, b)",
@@ -110,8 +110,8 @@ MUTANTS = [
           "tests/flows/test_engine.py::test_each_is_that_much_of_every_limit[blocking-memory]"),
     fault("who comes later is served first", "wait_in_turn",
           "if not queues.has_waiters(keys):", "if queues is not None:",
-          "tests/flows/test_waiting.py::test_who_comes_while_others_wait_does_not_overtake_them"),
+          "tests/flows/test_waiting.py::test_waiters_are_served_in_order_and_nobody_overtakes_them"),
     fault("the lowest level wins", "resolve",
-          "limit.name, []).append((level, source,", "limit.name, []).insert(0, (level, source,",
+          "if limit.name in found:", "if limit.name in overrides:",
           "tests/flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]"),
 ]  # fmt: skip

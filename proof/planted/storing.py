@@ -62,7 +62,7 @@ MUTANTS = [
           "SELECT terms, hour, events, cells FROM buckets\n"
           "WHERE namespace = ? AND lower(entity_id) = lower(?) AND resource = ?",
           "tests/stores/test_contract.py::test_contract[sqlite-names_never_touch_each_other-blocking]"),
-    fault("names: a newline may follow", "limits._parse",
+    fault("names: a newline may follow", "NameRule.parse",
           "pattern.fullmatch(text) is None:", 're.match(f"^(?:{pattern.pattern})$", text) is None:',
           "tests/core/test_words.py::test_a_name_that_could_reach_elsewhere_is_refused"),
     fault("names: the separator is a letter", "ENTITY_PATTERN",

@@ -17,8 +17,8 @@ from headgate.core.limits import Limit
 from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import Clock, Observer
 from headgate.core.store import Store
-from headgate.layers.layer import Shadow
-from headgate.layers.stack import Layering, add_layers, detach
+from headgate.layers.layer import Layer, Shadow
+from headgate.layers.stack import Layering, add_layers
 from headgate.repository import Repository, check_strict, layer_switches
 from headgate.stores.memory.buckets import stand_in
 from headgate.transport.gates import finish, gate_factory_for, is_cancelling, raise_if_cancelled
@@ -246,8 +246,8 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
         """Gives back what was prefetched; closes the store if this limiter opened it."""
         if self._owns:
             await self.backend.store.close()
-        else:
-            await detach(self.backend.store)
+        elif isinstance(self.backend.store, Layer):
+            await self.backend.store.detach()  # prefetched tokens go back
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,9 +258,6 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
     def _report_shadowed(self, refusal: Verdict) -> None:
         key = refusal.demands[0].key
         self.engine.notify("shadowed", key.entity_id, key.resource)
-
-    def _defaults(self) -> Defaults:
-        return self.defaults
 
 
 def already_entered_error() -> ValidationError:

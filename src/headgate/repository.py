@@ -96,14 +96,12 @@ def _sqlite(request: OpenRequest) -> Backend:
             "url", request.shown, "names a host; write sqlite:///file.db or sqlite:////absolute.db"
         )
     path = unquote(request.parts.path.removeprefix("/"))
-    timeout_ms = request.whole_number("timeout_ms", 5000, least=0, most=600_000)
-    synchronous = request.options.get("synchronous", "normal")
     return open_sqlite(
         path,
         clock=request.clock,
         blocking=request.blocking,
-        timeout_ms=timeout_ms,
-        synchronous=synchronous,
+        timeout_ms=request.whole_number("timeout_ms", 5000, least=0, most=600_000),
+        synchronous=request.options.get("synchronous", "normal"),
     )
 
 
@@ -131,7 +129,10 @@ def _redis(request: OpenRequest) -> Backend:
 def _dynamodb(request: OpenRequest) -> Backend:
     with _extra("dynamodb", request):
         from headgate.stores.dynamodb import open_dynamodb
-    request.only(*_DYNAMODB)
+    request.only(
+        "region", "endpoint", "timeout_ms", "connections", "strict", "usage", "audit_days",
+        "usage_days",
+    )  # fmt: skip
     name = request.parts.netloc
     if not _TABLE.fullmatch(name) or request.parts.path not in ("", "/"):
         raise ValidationError(
@@ -153,24 +154,15 @@ def _dynamodb(request: OpenRequest) -> Backend:
     )
 
 
-_DYNAMODB = (
-    *("region", "endpoint", "timeout_ms", "connections", "strict"),
-    *("usage", "audit_days", "usage_days"),
-)
-
-
 OPENERS: dict[str, Callable[[OpenRequest], Backend]] = {
     "memory": _memory,
     "sqlite": _sqlite,
-    "redis": _redis,
-    "rediss": _redis,
-    "unix": _redis,
-    "redis+sentinel": _redis,
-    "rediss+sentinel": _redis,
-    "redis+cluster": _redis,
-    "rediss+cluster": _redis,
+    **dict.fromkeys(
+        ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster",
+         "rediss+cluster"), _redis,
+    ),
     "dynamodb": _dynamodb,
-}
+}  # fmt: skip
 
 
 def open_backend(

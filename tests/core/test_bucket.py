@@ -59,17 +59,13 @@ def test_level_is_the_floor_of_the_exact_level(
 
 
 @LAW
-@given(rates, takes)
-def test_S1_over_every_interval_for_limits_of_any_size(rate: Rate, story: list[Step]) -> None:
-    _, oracle, admitted, _ = played(Kept.full(rate), story)
-    assert worst_excess(admitted, rate.capacity_milli, oracle.per_ms) <= 0
-
-
-@LAW
-@given(tight_rates, tight_takes)
-def test_S1_over_every_interval_of_tiny_limits(rate: Rate, story: list[Step]) -> None:
-    _, oracle, admitted, _ = played(Kept.full(rate), story)
-    assert worst_excess(admitted, rate.capacity_milli, oracle.per_ms) <= 0
+@given(st.tuples(rates, takes), st.tuples(tight_rates, tight_takes))
+def test_S1_over_every_interval_for_limits_of_any_size_and_tiny_ones(
+    large: tuple[Rate, list[Step]], tiny: tuple[Rate, list[Step]]
+) -> None:
+    for rate, story in (large, tiny):
+        _, oracle, admitted, _ = played(Kept.full(rate), story)
+        assert worst_excess(admitted, rate.capacity_milli, oracle.per_ms) <= 0
 
 
 def test_S1_one_per_day_is_not_had_twice_in_less_than_a_day() -> None:

@@ -180,14 +180,3 @@ def test_limits_in_use_are_never_forgotten_to_make_room() -> None:
 def many(letter: str, version: int = 0) -> Terms:
     names = [f"{letter}{number}" for number in range(LIMITS_MAX)]
     return Terms(tuple(Limit.per_minute(name, 9).spec for name in names), version)
-
-
-def test_two_spellings_of_one_configuration_do_not_refill_the_bucket() -> None:
-    """Two pods take turns at one moment, with 10 a minute and 20 in two."""
-    sets = [one("rpm", 10, *pace, version=3) for pace in ((10, 60), (20, 120))]
-    record: Record | None = None
-    got = 0
-    for turn in range(200):
-        verdict, (record,) = decide([Demand(KEY, sets[turn % 2], (1_000,))], [record], 5_000)
-        got += verdict.allowed
-    assert got == 10

@@ -131,14 +131,6 @@ def test_a_refund_later_than_the_refill_gives_nothing_back() -> None:
         assert credits_of(book.refunds(clock_ms)) == {"a": {"rpm": -3_000, "tpm": -2_000}}
 
 
-def test_credits_undo_the_newest_debit_first() -> None:
-    book = book_of(Demand(key("a"), ONLY_RPM, (10_000,)))
-    change(book, "rpm", 5_000, NOW_MS + 9_000)
-    change(book, "rpm", -6_000, NOW_MS + 9_000)
-    assert book.held_milli("rpm") == 9_000
-    assert credits_of(book.refunds(NOW_MS + 9_000)) == {"a": {"rpm": -(9_000 - 7_000)}}
-
-
 def test_what_is_settled_is_not_refunded() -> None:
     book = book_of(Demand(key("a"), BOTH, (1_000, 9_000)), Demand(key("b"), BOTH, (None, 9_000)))
     book.settled = {"tpm"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.core.levels import (
@@ -117,10 +117,10 @@ DEFAULTS = object()
 
 
 def _kept() -> SharedPlans:
-    moulds = SharedPlans()
+    shared = SharedPlans()
     plan = make_plan("ns", "r", COMMON, (), None, {})
-    moulds.keep("ns", "r", COMMON, DEFAULTS, plan)
-    return moulds
+    shared.keep("ns", "r", COMMON, DEFAULTS, plan)
+    return shared
 
 
 def _told(plan: Plan) -> object:
@@ -133,16 +133,16 @@ def _of(**changes: object) -> Lookup:
 
 
 def test_it_is_the_plan_that_would_be_made() -> None:
-    moulds, rng = _kept(), random.Random(1)
+    shared, rng = _kept(), random.Random(1)
     for _ in range(200):
         entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
         lookup = _of(entity=entity)
-        copied = moulds.copy("ns", "r", lookup, DEFAULTS)
+        copied = shared.copy("ns", "r", lookup, DEFAULTS)
         assert _told(copied) == _told(make_plan("ns", "r", lookup, (), None, {}))
 
 
 def test_what_differs_is_made_anew() -> None:
-    moulds = _kept()
+    shared = _kept()
     own = StoredLevel((), 1)
     for lookup in (
         _of(own=own),
@@ -154,50 +154,57 @@ def test_what_differs_is_made_anew() -> None:
         Lookup(8, COMMON.lineage),
         Lookup(7, (*COMMON.lineage, *COMMON.lineage)),
     ):
-        assert moulds.copy("ns", "r", lookup, DEFAULTS) is None
-    assert moulds.copy("ns", "r", _of(), object()) is None
-    assert moulds.copy("other", "r", _of(), DEFAULTS) is None
-    assert moulds.copy("ns", "other", _of(), DEFAULTS) is None
-    assert moulds.copy("ns", "r", _of(), DEFAULTS) is not None
+        assert shared.copy("ns", "r", lookup, DEFAULTS) is None
+    assert shared.copy("ns", "r", _of(), object()) is None
+    assert shared.copy("other", "r", _of(), DEFAULTS) is None
+    assert shared.copy("ns", "other", _of(), DEFAULTS) is None
+    assert shared.copy("ns", "r", _of(), DEFAULTS) is not None
 
 
-def test_an_entity_with_limits_of_its_own_is_no_mould() -> None:
-    moulds = SharedPlans()
+def test_an_entity_with_limits_of_its_own_is_not_shared() -> None:
+    shared = SharedPlans()
     lookup = _of(own=SYSTEM)
-    moulds.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
-    assert moulds.copy("ns", "r", COMMON, DEFAULTS) is None
+    shared.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
+    assert shared.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
-def test_moulds_are_bounded() -> None:
-    moulds = SharedPlans()
+def test_shared_plans_are_bounded() -> None:
+    shared = SharedPlans()
     plan = make_plan("ns", "r", COMMON, (), None, {})
     for number in range(SHARED_PLANS_MAX + 10):
-        moulds.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
-        assert len(moulds._kept) <= SHARED_PLANS_MAX
+        shared.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
+        assert len(shared._kept) <= SHARED_PLANS_MAX
 
 
 # A cache is bounded, forgets in time, and knows what is not there.
 
-verbs = st.sampled_from(("get", "put", "put", "drop", "stale"))
+verbs = st.sampled_from(("get", "get", "put", "put", "put", "drop", "stale", "invalidate"))
 stories = st.lists(st.tuples(verbs, st.integers(0, 6), st.integers(0, 5)), max_size=40)
 
 
 @LAW
-@given(stories, st.integers(1, 4), st.integers(1, 12))
+@given(stories, st.integers(1, 4), st.integers(0, 12))
+@example([("put", 0, 0), ("get", 0, 1)], 1, 5)  # what was not found, asked for again
 def test_a_cache_is_a_bounded_map_whose_entries_live_for_a_while(
     story: list[tuple[str, int, int]], entries_max: int, ttl_ms: int
 ) -> None:
-    cache: Cache[int] = Cache(ttl_ms, entries_max)
-    model: dict[int, tuple[int, int]] = {}
+    """What was looked up and not found (None) is a value, too; without time to live it is none."""
+    cache: Cache[int | None] = Cache(ttl_ms, entries_max)
+    model: dict[int, tuple[int, int | None]] = {}
     now_ms, gets, hits = 0, 0, 0
-    for value, (verb, key, gap_ms) in enumerate(story):
+    for number, (verb, key, gap_ms) in enumerate(story):
         now_ms += gap_ms
+        value = number if key else None
         if verb == "put":
             cache.put(key, value, now_ms)
             model.pop(key, None)
             while len(model) >= entries_max:
                 del model[next(iter(model))]
-            model[key] = (now_ms + ttl_ms, value)
+            if ttl_ms:
+                model[key] = (now_ms + ttl_ms, value)
+        elif verb == "invalidate":
+            cache.invalidate()
+            model.clear()
         elif verb == "drop":
             cache.drop(key)
             model.pop(key, None)
@@ -210,32 +217,3 @@ def test_a_cache_is_a_bounded_map_whose_entries_live_for_a_while(
             gets, hits = gets + 1, hits + fresh
         assert len(model) <= entries_max
         assert cache.stats() == CacheStats(hits, gets - hits, len(model), ttl_ms / 1000)
-
-
-def test_what_was_not_found_is_remembered_too() -> None:
-    cache: Cache[None] = Cache(100)
-    cache.put("a", None, 0)
-    assert cache.get("a", 1) is None
-    assert (cache.hits, cache.misses) == (1, 0)
-    assert cache.get("b", 1) is None
-    assert (cache.hits, cache.misses) == (1, 1)
-
-
-def test_a_time_to_live_of_zero_is_no_cache() -> None:
-    cache: Cache[str] = Cache(0)
-    cache.put("a", "value", 0)
-    assert cache.get("a", 0) is None
-    assert cache.stale("a") is None
-    assert cache.stats().size == 0
-
-
-def test_dropping_some_and_dropping_all() -> None:
-    cache: Cache[int] = Cache(100)
-    for number in range(6):
-        cache.put(number, number, 0)
-    for key in (1, 3, 5):
-        cache.drop(key)
-    assert [cache.get(number, 1) for number in range(6)] == [0, None, 2, None, 4, None]
-    cache.drop("never there")
-    cache.invalidate()
-    assert cache.stats().size == 0

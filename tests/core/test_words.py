@@ -40,10 +40,7 @@ def name_texts(extra: str, length_max: int) -> st.SearchStrategy[str]:
     return st.tuples(st.sampled_from("abzABZ"), rest).map("".join).filter(lambda t: t != "wcu")
 
 
-entity_ids = name_texts("_.-:@", names.ENTITY_LENGTH_MAX)
-resources = name_texts("_.-/:", names.RESOURCE_LENGTH_MAX)
 limit_names = name_texts("_.-", names.LIMIT_LENGTH_MAX)
-namespaces = name_texts("_.-", names.NAMESPACE_LENGTH_MAX)
 
 
 @LAW

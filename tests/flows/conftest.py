@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate import RateLimiter, SyncRateLimiter, SyncRepository
-from headgate.testing import FakeClock
+from headgate.core.store import Store
+from headgate.testing import FakeClock, RecordingStore
+from headgate.transport.gates import wait_finished
 
 STORES = {
     "memory": lambda folder: "memory://",
@@ -60,42 +63,31 @@ class World:
         self.blocking = blocking
         self.clock = FakeClock()
         self._open: list[Any] = []
-        self._shared: Any = None
+        self._home: Any = None
 
-    def limiter(self, *, shared: bool = True, **options: Any) -> Any:
+    def limiter(self, **options: Any) -> Any:
         """A limiter; those of one world share its store (memory has no name to share by)."""
-        home = self._shared if shared else None
-        made: Any
-        if self.blocking:
-            made = SyncRateLimiter(
-                _sync_home(home) if home else self.url,
-                clock=None if home else self.clock,
-                **options,
-            )
-            core = made.core
+        kind: Any = SyncRateLimiter if self.blocking else RateLimiter
+        if self._home is not None:
+            made = kind(self._home, **options)
+        elif self.blocking:
+            made = kind(self.url, clock=self.clock, **options)
+            self._home = SyncRepository(_core=made.core.repository)
         else:
-            made = core = RateLimiter(
-                home or self.url, clock=None if home else self.clock, **options
-            )
-        if self._shared is None:
-            self._shared = core.repository
+            made = kind(self.url, clock=self.clock, **options)
+            self._home = made.repository
         self._open.append(made)
         return Blocking(made) if self.blocking else made
 
     @property
     def repository(self) -> Any:
-        return Blocking(_sync_home(self._shared)) if self.blocking else self._shared
+        return Blocking(self._home) if self.blocking else self._home
 
     async def close(self) -> None:
         for made in self._open:
-            if self.blocking:
-                made.close()
-            else:
-                await made.close()
-
-
-def _sync_home(core: Any) -> Any:
-    return SyncRepository(_core=core)
+            closing = made.close()
+            if not self.blocking:
+                await closing
 
 
 @pytest.fixture(params=STORES)
@@ -124,6 +116,35 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(whole())
     return True
+
+
+class SlowStore(RecordingStore):
+    """A store some turns of the loop away, as ports have it: once a call was sent, it runs to its
+    end. With `queues` a call waits for its turn before that, and can be called off then."""
+
+    def __init__(self, store: Store, *, queues: bool = False) -> None:
+        super().__init__(store)
+        self.queues = queues
+
+    async def _send(self, call: Callable[..., Awaitable[Any]], *args: Any, **how: Any) -> Any:
+        async def work() -> Any:
+            await asyncio.sleep(0)
+            result = await call(*args, **how)
+            await asyncio.sleep(0)
+            return result
+
+        if self.queues:
+            await asyncio.sleep(0)
+        return await wait_finished(asyncio.ensure_future(work()))
+
+    async def consume(self, *args: Any) -> Any:
+        return await self._send(super().consume, *args)
+
+    async def adjust(self, *args: Any, **how: Any) -> Any:
+        return await self._send(super().adjust, *args, **how)
+
+    async def peek(self, *args: Any) -> Any:
+        return await self._send(super().peek, *args)
 
 
 async def spend(limiter: Any, entity_id: str, resource: str, **amounts: int) -> None:

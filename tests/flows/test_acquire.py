@@ -40,13 +40,6 @@ async def test_refusal_names_the_limit_and_the_exact_wait(world: World) -> None:
     await spend(limiter, "key", "gpt-4", rpm=5)
 
 
-async def test_a_demand_over_capacity_is_an_error_of_its_own(world: World) -> None:
-    limiter = world.limiter(limits=[RPM])
-    with pytest.raises(DemandTooLarge, match="never holds more than 10"):
-        await spend(limiter, "key", "gpt-4", rpm=11)
-    assert await limiter.available("key", "gpt-4") == {"rpm": 10}
-
-
 async def test_an_exception_refunds(world: World) -> None:
     limiter = world.limiter(limits=[RPM, TPM])
     with pytest.raises(ZeroDivisionError):
@@ -193,24 +186,6 @@ async def test_also_takes_from_more_resources(world: World) -> None:
             pass
     assert await limiter.available("key", "chat") == {"rpm": 9}
     assert await limiter.available("key", "images") == {"rpm": 4}
-
-
-async def test_a_refusal_is_of_the_hard_limits_only(world: World) -> None:
-    """An acquire tells the wait that `check` tells, and `wait=` waits for."""
-    never_refills = Limit.custom("budget", 1, 0, 1, soft=True)
-    limiter = world.limiter(limits=[RPM, never_refills])
-    wanted = {"rpm": 10, "budget": 1}
-    async with limiter.acquire("key", "gpt-4", wanted):
-        pass
-    verdict = await limiter.check("key", "gpt-4", wanted)
-    with pytest.raises(RateLimitExceeded) as caught:
-        async with limiter.acquire("key", "gpt-4", wanted):
-            raise AssertionError("must not be entered")
-    assert caught.value.retry_after_ms == verdict.retry_after_ms == 60_000
-    assert caught.value.retry_after_header == "60"
-    assert [status.limit_name for status in caught.value.violations] == ["rpm"]
-    assert "retry after 60 s" in str(caught.value)
-    assert caught.value.as_dict()["retry_after_ms"] == 60_000
 
 
 async def test_a_soft_limit_gives_back_only_what_it_gave(world: World) -> None:

@@ -11,35 +11,12 @@ import pytest
 
 from headgate import Limit, RateLimiter, RateLimitExceeded
 from headgate.core.decision import Demand, Verdict
-from headgate.core.store import PeekResult
 from headgate.layers.layer import Layer
-from headgate.testing import FakeClock, RecordingStore
+from headgate.testing import FakeClock
 from headgate.transport.gates import SentWork, wait_finished
-from tests.flows.conftest import spend
+from tests.flows.conftest import SlowStore, spend
 
 RPM = Limit.per_hour("rph", 100)
-
-
-class SlowStore(RecordingStore):
-    """A store with a line that takes several turns of the loop, as a real port has it."""
-
-    async def _sent(self, flow: Any) -> Any:
-        async def work() -> Any:
-            await asyncio.sleep(0)
-            result = await flow
-            await asyncio.sleep(0)
-            return result
-
-        return await wait_finished(asyncio.ensure_future(work()))
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        return await self._sent(super().consume(demands, now_ms))  # type: ignore[no-any-return]
-
-    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
-        return await self._sent(super().adjust(demands, now_ms, **how))  # type: ignore[no-any-return]
-
-    async def peek(self, keys: Any, now_ms: int | None) -> PeekResult:
-        return await self._sent(super().peek(keys, now_ms))  # type: ignore[no-any-return]
 
 
 def slow_limiter() -> RateLimiter:
@@ -290,12 +267,3 @@ async def test_an_acquire_is_entered_once(times: int) -> None:
         with pytest.raises(ValueError, match="anew for each block"):
             await acquiring.__aenter__()
         assert await left(limiter) == 9
-
-
-async def test_who_is_cancelled_in_the_block_gives_back() -> None:
-    async with RateLimiter(limits=LIMITS) as limiter:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.001):
-                async with limiter.acquire("user-1", "api", {"rpd": 3}):
-                    await asyncio.sleep(60)
-        assert await left(limiter) == 10

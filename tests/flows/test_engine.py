@@ -143,12 +143,6 @@ def counted() -> tuple[SyncRateLimiter, RecordingStore, CountingCatalog]:
 Counted = tuple[SyncRateLimiter, RecordingStore, CountingCatalog]
 
 
-def test_a_cold_acquire_is_one_lookup_and_one_store_call(counted: Counted) -> None:
-    limiter, store, catalog = counted
-    take(limiter, "k", "api", {"a": 1})
-    assert (store.verbs, catalog.calls) == (["consume"], ["lookup"])
-
-
 def test_a_warm_acquire_is_one_store_call_and_leaving_it_none(counted: Counted) -> None:
     limiter, store, catalog = counted
     for _ in range(10):

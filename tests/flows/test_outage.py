@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sized
+from collections.abc import Awaitable, Callable, Sized
 from typing import Any
 
 import pytest
@@ -52,6 +52,15 @@ def broken(
     store = FaultyStore(limiter.engine.store, before=before, after=after)
     limiter.engine.use(store)
     return limiter, store, events
+
+
+def failing(error: Exception) -> Callable[..., Awaitable[Any]]:
+    """In the place of a method: it raises the error, whatever it is given."""
+
+    async def call(*_: Any) -> Any:
+        raise error
+
+    return call
 
 
 def admitted_degraded(limiter: SyncRateLimiter, tries: int) -> int:
@@ -103,10 +112,7 @@ def test_a_store_that_denies_is_not_away() -> None:
             lease.consume(rpm=1)
     assert len(limiter.engine.fallback._buckets) == 0  # type: ignore[attr-defined]
 
-    async def peek(*_: object) -> Any:
-        raise denied
-
-    store.peek = peek  # type: ignore[method-assign]
+    store.peek = failing(denied)  # type: ignore[method-assign]
     with pytest.raises(StoreDenied):
         limiter.check("a", "api", {"rpm": 1})
     with pytest.raises(StoreDenied):
@@ -118,16 +124,8 @@ def test_limits_that_were_known_do_not_hide_a_missing_right() -> None:
     limiter.available("a", "api")
     clock = limiter.engine.clock
     clock.advance(3_600_000)  # what was looked up is past its time
-    catalog = limiter.engine.configs.catalog
-
-    class Denies:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(catalog, name)
-
-        async def lookup(self, *args: Any) -> Any:
-            raise StoreDenied("no dynamodb:BatchGetItem on the table limits")
-
-    limiter.engine.configs.catalog = Denies()  # type: ignore[assignment]
+    denied = StoreDenied("no dynamodb:BatchGetItem on the table limits")
+    limiter.engine.configs.catalog.lookup = failing(denied)  # type: ignore[method-assign]
     with pytest.raises(StoreDenied, match="BatchGetItem"):
         take(limiter, "a", "api", {"rpm": 1})
 
@@ -204,7 +202,7 @@ def test_whether_a_take_may_have_been_applied_is_told(
 
 def test_a_lookup_that_failed_took_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter, _, _ = broken()
-    monkeypatch.setattr(limiter.engine.configs, "plan", _down)
+    monkeypatch.setattr(limiter.engine.configs, "plan", failing(DOWN))
     with pytest.raises(RateLimiterUnavailable) as caught:
         take(limiter, "a", "api", {"rpm": 1})
     assert not caught.value.maybe_applied
@@ -318,7 +316,7 @@ def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
     limiter = SyncRateLimiter("memory://", clock=clock, on_unavailable=OnUnavailable.ALLOW)
     limiter.set_resource_defaults("api", [RPM])
     take(limiter, "warm", "api", {"rpm": 1})
-    limiter.core.configs.catalog.lookup = _down  # type: ignore[method-assign]
+    limiter.core.configs.catalog.lookup = failing(DOWN)  # type: ignore[method-assign]
     clock.advance(120_000)
     with limiter.acquire("warm", "api", {"rpm": 1}) as lease:
         assert not lease.degraded
@@ -328,7 +326,7 @@ def test_a_warm_plan_outlives_the_catalog_and_a_cold_one_is_blocked() -> None:
 
 def test_without_a_catalog_the_limiters_own_limits_bound_what_passes() -> None:
     limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
-    limiter.core.configs.catalog.get_namespace = _down  # type: ignore[method-assign]
+    limiter.core.configs.catalog.get_namespace = failing(DOWN)  # type: ignore[method-assign]
     assert admitted_degraded(limiter, 12) == 5
     assert store.verbs == [], "a bucket of an unknown namespace must not be made"
 
@@ -397,13 +395,9 @@ def test_the_breaker_counts_the_catalogs_reads_and_spares_them() -> None:
     assert away.asked == 6, "one probe"
 
 
-async def _down(*_: Any) -> Any:
-    raise DOWN
-
-
 def test_check_and_available_say_so_too() -> None:
     limiter, store, _ = broken()
-    store.peek = _down  # type: ignore[method-assign]
+    store.peek = failing(DOWN)  # type: ignore[method-assign]
     for call in (
         lambda: limiter.check("a", "api", {"rpm": 1}),
         lambda: limiter.available("a", "api"),
@@ -415,7 +409,7 @@ def test_check_and_available_say_so_too() -> None:
 
 async def test_is_available_never_raises() -> None:
     limiter, _, _ = broken()
-    limiter.core.backend.catalog.get_version_record = _down  # type: ignore[method-assign]
+    limiter.core.backend.catalog.get_version_record = failing(DOWN)  # type: ignore[method-assign]
     assert limiter.is_available() is False
 
     async def hangs() -> Any:
@@ -440,7 +434,7 @@ def test_a_known_rule_counts_although_another_part_of_the_request_is_unknown() -
     limiter, store, _ = broken(on_unavailable=OnUnavailable.ALLOW)
     limiter.set_system_defaults([RPM], on_unavailable=OnUnavailable.BLOCK)
     limiter.available("known", "api")
-    limiter.core.configs.catalog.lookup = _down  # type: ignore[method-assign]
+    limiter.core.configs.catalog.lookup = failing(DOWN)  # type: ignore[method-assign]
     asked = [("known", "api", {"rpm": 1}), ("unknown", "api", {"rpm": 1})]
     for requests in (asked, asked[::-1]):
         with pytest.raises(RateLimiterUnavailable):

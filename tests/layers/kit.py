@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
@@ -63,26 +63,14 @@ def recorded(clock: FakeClock) -> RecordingStore:
     return RecordingStore(MemoryStore(clock))
 
 
-class Switch(RecordingStore):
-    """A store that raises `trouble` while there is one; what reached it is recorded anyway."""
-
-    def __init__(self, store: Store, trouble: BaseException | None = None) -> None:
-        super().__init__(store)
-        self.trouble = trouble
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        verdict = await super().consume(demands, now_ms)
-        if self.trouble is not None:
-            raise self.trouble
-        return verdict
-
-
 class Held(RecordingStore):
-    """A store whose consumes arrive at once and answer only when they are let go."""
+    """A store whose consumes arrive at once and answer while they are let go: with the `trouble`
+    there is, if any."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.let_go = asyncio.Event()
+        self.let_go.set()
         self.trouble: BaseException | None = None
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -99,19 +87,25 @@ async def turns(count: int = 5) -> None:
 
 
 # --------------------------------------------------------------------------------------------------
-# Prefetch: one client behind the layer and the store seen without it, and a herd of callers.
+# One client behind a layer and the store seen without it, and a herd of callers of prefetch.
 
 FAST = Buckets(Limit.per_second("rps", 10_000))
 STILL = Buckets(Limit.custom("n", 1000, 0, 1))  # never refills: every token can be counted
 
 
 class World:
-    def __init__(self) -> None:
+    """A client behind one layer, and another process on the same store without it."""
+
+    def __init__(self, kind: Callable[..., Any] = Prefetch, **how: int) -> None:
         self.clock = FakeClock()
         self.store = recorded(self.clock)
-        self.layer = Prefetch(self.store, self.clock)
+        self.layer = kind(self.store, self.clock, **how)
         self.client = Client(self.layer, self.clock)
         self.other = Client(self.store.store, self.clock)
+
+    @property
+    def calls(self) -> int:
+        return len(self.store.calls)
 
     def level(self, buckets: Buckets, entity_id: str = "key-1") -> int | None:
         """Whole tokens of the first limit as the store has them."""
@@ -135,14 +129,12 @@ class World:
 HERD = 50
 
 
-class Narrow(RecordingStore):
+class Narrow(Held):
     """A store some turns of the loop away that counts calls under way at once. A call waits until
     it is let go and reaches the store then; `troubles` are met first, one by one."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__(MemoryStore(clock))
-        self.let_go = asyncio.Event()
-        self.let_go.set()
         self.troubles: list[StoreTrouble] = []
         self.under_way = 0
         self.most = 0

@@ -34,7 +34,7 @@ from headgate.layers.breaker import (
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore
-from tests.layers.kit import DOWN, Buckets, Client, Held, Switch, turns
+from tests.layers.kit import DOWN, Buckets, Client, Held, turns
 
 BUCKETS = Buckets(Limit.per_second("rps", 1000))
 ONE = BUCKETS.want(1)
@@ -52,7 +52,7 @@ HARMLESS = [
 class World:
     def __init__(self, seed: int | None = None) -> None:
         self.clock = FakeClock()
-        self.store = Switch(MemoryStore(self.clock))
+        self.store = Held(MemoryStore(self.clock))
         self.changes: list[BreakerState] = []
         rng = NoJitter() if seed is None else random.Random(seed)
         self.circuit = Circuit(self.clock, rng=rng, on_change=self.changes.append)
@@ -358,7 +358,6 @@ async def half_open() -> tuple[Breaker, Held]:
     clock = FakeClock()
     store = Held(MemoryStore(clock))
     layer = Breaker(store, Circuit(clock))
-    store.let_go.set()
     store.trouble = DOWN
     for _ in range(5):
         with pytest.raises(type(DOWN)):

@@ -16,7 +16,7 @@ from headgate.layers.prefetch import SWEEP_MAX, Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from tests.layers.kit import DOWN, FAST, STILL, Buckets, Client, Held, Switch, World, turns
+from tests.layers.kit import DOWN, FAST, STILL, Buckets, Client, Held, World, turns
 
 
 def test_a_thousand_acquires_a_second_are_twenty_times_fewer_calls(world: World) -> None:
@@ -188,7 +188,6 @@ def test_more_is_fetched_before_the_last_is_gone_and_others_are_served_meanwhile
     async def story() -> int:
         clock = FakeClock()
         store = Held(MemoryStore(clock))
-        store.let_go.set()
         layer = Prefetch(store, clock)
 
         async def ask() -> None:
@@ -218,7 +217,7 @@ def test_more_is_fetched_before_the_last_is_gone_and_others_are_served_meanwhile
 
 
 def test_trouble_with_a_chunk_that_was_not_needed_yet_is_nobodys(clock: FakeClock) -> None:
-    store = Switch(MemoryStore(clock))
+    store = Held(MemoryStore(clock))
     client = Client(Prefetch(store, clock), clock)
     for _ in range(300):
         clock.advance(1)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +21,8 @@ from headgate.layers.prefetch import TURNS_MAX, WAIT_MS, Prefetch
 from headgate.layers.stack import add_layers
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, RecordingStore
-from headgate.transport.gates import BlockingGateFactory, WaitGate, wait_finished
+from headgate.transport.gates import BlockingGateFactory, WaitGate
+from tests.flows.conftest import SlowStore
 from tests.layers.kit import FAST, HERD, STILL, Buckets, Client, Herd, admitted, turns
 
 
@@ -337,28 +337,6 @@ async def test_the_end_of_the_layer_leaves_nobody_waiting(herd: Herd) -> None:
 CLIENTS = 4
 
 
-class Line(RecordingStore):
-    """A store some turns of the loop away, as ports have it: a call waits for its turn and can be
-    called off then; once it was sent, it runs to its end."""
-
-    async def _sent(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        async def work() -> Any:
-            await asyncio.sleep(0)
-            result = await call()
-            await asyncio.sleep(0)
-            return result
-
-        await asyncio.sleep(0)
-        return await wait_finished(asyncio.ensure_future(work()))
-
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        self.calls.append(("consume", (tuple(demands), now_ms)))
-        return await self._sent(lambda: self.store.consume(demands, now_ms))
-
-    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
-        return await self._sent(lambda: self.store.adjust(demands, now_ms, **how))
-
-
 def test_S1_with_the_published_slack_over_four_clients() -> None:
     """In every interval: admitted <= capacity + rate * length + what clients may hold."""
     for seed in range(2):
@@ -427,7 +405,7 @@ async def test_a_cancel_at_any_turn_loses_no_token() -> None:
     hits = 0
     for moment in range(90):
         clock = FakeClock()
-        store = Line(MemoryStore(clock))
+        store = SlowStore(MemoryStore(clock), queues=True)
         layer = Prefetch(store, clock)
         admitted: list[int] = []
 

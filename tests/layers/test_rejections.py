@@ -17,29 +17,14 @@ from headgate.stores.dynamodb.sharding.pool import PooledVerdict, ShardPool
 from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
-from tests.layers.kit import DOWN, Buckets, Client, Held, recorded, turns
+from tests.layers.kit import DOWN, Buckets, Client, Held, World, turns
 
 RPM = Buckets(Limit.per_minute("rpm", 10))
 
 
-class World:
-    """A client behind the layer, and another process on the same store without it."""
-
-    def __init__(self, **how: int) -> None:
-        self.clock = FakeClock()
-        self.store = recorded(self.clock)
-        self.layer = Rejections(self.store, self.clock, **how)
-        self.client = Client(self.layer, self.clock)
-        self.other = Client(self.store.store, self.clock)
-
-    @property
-    def calls(self) -> int:
-        return len(self.store.calls)
-
-
 @pytest.fixture
 def world() -> World:
-    return World()
+    return World(Rejections)
 
 
 def told(verdict: Verdict) -> list[tuple[object, ...]]:
@@ -61,7 +46,7 @@ def test_over_ten_seconds_the_store_is_asked_once_a_second(world: World) -> None
 def test_a_lone_client_is_told_exactly_what_the_store_would_tell(seed: int) -> None:
     """Random programs of one client: the layer is invisible but for the calls it spares."""
     rng = random.Random(seed)
-    world, plain = World(), Client(MemoryStore(FakeClock()), FakeClock())
+    world, plain = World(Rejections), Client(MemoryStore(FakeClock()), FakeClock())
     plain.clock = world.clock
     kinds = [
         Buckets(Limit.per_second("a", 30), Limit.custom("b", 500, 1000, 60), version=2),
@@ -127,7 +112,6 @@ def test_a_credit_whose_answer_was_lost_is_reckoned_with(world: World) -> None:
 async def test_an_answer_from_before_a_credit_is_not_kept(clock: FakeClock) -> None:
     store = Held(MemoryStore(clock))
     layer = Rejections(store, clock)
-    store.let_go.set()
     for _ in range(10):
         await layer.consume([RPM.want(1)], clock())
     store.let_go.clear()
@@ -169,13 +153,13 @@ def test_several_buckets_one_proof_is_enough_if_all_are_known(world: World) -> N
 
 
 def test_it_is_bounded_and_keys_that_recover_leave() -> None:
-    world = World(entries_max=50)
+    world = World(Rejections, entries_max=50)
     for n in range(200):
         world.client.admitted(RPM.want(10, entity_id=f"e{n}"), 2)
         world.client.adjust(RPM.want(1, entity_id=f"d{n}"))
     assert len(world.layer._seen) == 50
     assert len(world.layer._dropped) == 50
-    world = World()
+    world = World(Rejections)
     world.client.admitted(RPM.want(10), 2)
     world.clock.advance(60_000)
     assert world.client.take(RPM.want(1)).allowed

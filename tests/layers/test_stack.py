@@ -22,9 +22,8 @@ from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import Case, FakeClock, FaultyStore, RecordingStore, cases, run_case
-from tests.layers.kit import DOWN, Buckets, Client, Switch, recorded
+from tests.layers.kit import DOWN, STILL, Buckets, Client, Held, recorded
 
-STILL = Buckets(Limit.custom("n", 1000, 0, 1))
 FEW = Buckets(Limit.per_minute("rpm", 3))
 
 
@@ -47,7 +46,7 @@ def test_what_is_held_is_served_although_the_store_is_known_to_be_empty(clock: F
 
 
 def test_a_proven_refusal_stays_one_while_the_store_is_away(clock: FakeClock) -> None:
-    store = Switch(MemoryStore(clock))
+    store = Held(MemoryStore(clock))
     client = Client(add_layers(store, clock=clock), clock)
     assert client.admitted(FEW.want(1), 5) == 3
     store.trouble = DOWN
@@ -132,8 +131,6 @@ def test_it_also_sees_refusals_of_the_layers_inside(clock: FakeClock) -> None:
 
 # Several decisions in one call, through each layer: one call stays one call, and counts once.
 
-RPM = Buckets(Limit.per_minute("rpm", 3))
-
 
 def each(store: Store, clock: FakeClock, *demands: Demand) -> list[Outcome]:
     return run(consume_each(store, [[demand] for demand in demands], clock()))
@@ -146,7 +143,7 @@ def allowed(outcomes: Sequence[Outcome]) -> list[bool]:
 def test_the_usual_layers_pass_a_batch_on_as_one_call(clock: FakeClock) -> None:
     store = RecordingStore(MemoryStore(clock))
     full = add_layers(store, clock=clock, shadow=True)
-    outcomes = each(full, clock, *[RPM.want(1)] * 5)
+    outcomes = each(full, clock, *[FEW.want(1)] * 5)
     assert allowed(outcomes) == [True] * 5
     assert [isinstance(one, ShadowVerdict) for one in outcomes] == [False] * 3 + [True] * 2
     assert store.verbs == ["consume_each"]
@@ -158,13 +155,13 @@ def test_a_failed_batch_is_one_failure_of_the_breaker(clock: FakeClock) -> None:
     breaker = Breaker(store, circuit)
     for number in range(5):
         assert circuit.failures == number
-        assert each(breaker, clock, *[RPM.want(1)] * 10) == [DOWN] * 10
+        assert each(breaker, clock, *[FEW.want(1)] * 10) == [DOWN] * 10
     assert circuit.state is BreakerState.OPEN
-    refused = each(breaker, clock, *[RPM.want(1)] * 3)
+    refused = each(breaker, clock, *[FEW.want(1)] * 3)
     assert [type(one) for one in refused] == [BreakerOpen] * 3
     clock.advance(BreakerConfig().open_ms)
     for _ in range(BreakerConfig().successes_to_close):
-        assert allowed(each(breaker, clock, RPM.want(0), RPM.want(1)))[0]
+        assert allowed(each(breaker, clock, FEW.want(0), FEW.want(1)))[0]
     assert circuit.state is BreakerState.CLOSED
 
 
@@ -179,7 +176,7 @@ def test_trouble_of_one_is_its_own_and_says_nothing_about_the_store(
     circuit = Circuit(clock)
     breaker = Breaker(OneInTrouble(MemoryStore(clock)), circuit)
     for _ in range(6):
-        outcomes = each(breaker, clock, RPM.want(1), RPM.want(0, entity_id="other"))
+        outcomes = each(breaker, clock, FEW.want(1), FEW.want(0, entity_id="other"))
         assert outcomes[0] is trouble
         assert allowed(outcomes) == [False, True]
     assert (circuit.state, circuit.failures) == (BreakerState.CLOSED, 0)
@@ -188,10 +185,10 @@ def test_trouble_of_one_is_its_own_and_says_nothing_about_the_store(
 def test_proven_refusals_are_spared_the_store(clock: FakeClock) -> None:
     store = RecordingStore(MemoryStore(clock))
     layer = Rejections(store, clock)
-    assert allowed(each(layer, clock, RPM.want(3), RPM.want(1))) == [True, False]
+    assert allowed(each(layer, clock, FEW.want(3), FEW.want(1))) == [True, False]
     store.calls.clear()
-    other = RPM.want(1, entity_id="other")
-    outcomes = each(layer, clock, RPM.want(1), other, RPM.want(2))
+    other = FEW.want(1, entity_id="other")
+    outcomes = each(layer, clock, FEW.want(1), other, FEW.want(2))
     assert allowed(outcomes) == [False, True, False]
     [(verb, (groups, _))] = store.calls
     assert verb == "consume_each"
@@ -210,7 +207,7 @@ def test_a_layer_that_knows_nothing_of_batches_sees_every_decision(clock: FakeCl
             return await super().consume(demands, now_ms)
 
     layer = Counting(MemoryStore(clock))
-    assert allowed(each(layer, clock, *[RPM.want(1)] * 5)) == [True] * 3 + [False] * 2
+    assert allowed(each(layer, clock, *[FEW.want(1)] * 5)) == [True] * 3 + [False] * 2
     assert layer.seen == 5
 
 
@@ -230,12 +227,12 @@ def test_a_store_without_the_verb_is_asked_one_by_one(clock: FakeClock) -> None:
             self.consume = inner.consume
 
     plain: Any = Plain(MemoryStore(clock))
-    assert allowed(each(plain, clock, *[RPM.want(2)] * 2)) == [True, False]
+    assert allowed(each(plain, clock, *[FEW.want(2)] * 2)) == [True, False]
 
 
 def test_shadow_leaves_trouble_as_it_is(clock: FakeClock) -> None:
     shadow = Shadow(FaultyStore(MemoryStore(clock), before=[DOWN]))
-    assert each(shadow, clock, RPM.want(1)) == [DOWN]
+    assert each(shadow, clock, FEW.want(1)) == [DOWN]
 
 
 def test_trouble_that_a_store_raises_is_of_every_group_and_counts(clock: FakeClock) -> None:
@@ -247,7 +244,7 @@ def test_trouble_that_a_store_raises_is_of_every_group_and_counts(clock: FakeClo
 
     circuit = Circuit(clock)
     store = add_layers(Raises(MemoryStore(clock)), clock=clock, breaker=False)
-    assert each(Breaker(store, circuit), clock, RPM.want(1), RPM.want(1)) == [DOWN, DOWN]
+    assert each(Breaker(store, circuit), clock, FEW.want(1), FEW.want(1)) == [DOWN, DOWN]
     assert circuit.failures == 1
 
 

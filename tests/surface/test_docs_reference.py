@@ -71,10 +71,9 @@ def test_every_option_of_a_url_is_in_the_reference() -> None:
     for scheme in connect.OPENERS:
         base = scheme.replace("rediss+", "redis+")
         assert f"`{base}://" in urls, scheme
-    offered = re.findall(r"opening\.only\((.*?)\)", inspect.getsource(connect))
-    options = {word.strip(' "') for line in offered for word in line.split(",")} - {"*_DYNAMODB"}
-    options |= set(connect._DYNAMODB)
-    assert len(options) >= 8
+    offered = re.findall(r"request\.only\((.*?)\)", inspect.getsource(connect), re.DOTALL)
+    options = {name for words in offered for name in re.findall(r'"(\w+)"', words)}
+    assert {"buckets_max", "synchronous", "region"} <= options, "of every store that has some"
     for option in options | set(Layering.__slots__):
         assert f"`{option}`" in urls, option
 

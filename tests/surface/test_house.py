@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1040,
-    "admin": 1384,
+    ".": 1029,
+    "admin": 1374,
     "aws": 3132,
     "cli": 3291,
     "client": 1529,
-    "core": 4179,
+    "core": 4141,
     "declare": 684,
     "integrations": 1898,
-    "layers": 1394,
-    "service": 11284,
+    "layers": 1386,
+    "service": 11281,
     "stores": 13212,
-    "testing": 1687,
+    "testing": 1656,
     "transport": 1746,
 }
 

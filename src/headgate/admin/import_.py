@@ -68,8 +68,9 @@ async def import_lines(
     Entities are made without parents and tied together at the end, whatever their order. Stores
     without `add_usage` keep no usage of elsewhere: its lines are skipped.
     """
-    importer = _Importer(repository, existing, principal)
-    await importer.begin()
+    namespace = await repository.configs.namespace_id()
+    found, _ = await repository.get_usage_snapshots(limit=1)
+    importer = _Importer(repository, existing, principal, namespace, has_usage=bool(found))
     for one in moved:
         if isinstance(one, Entity):
             await importer.entity(one)
@@ -83,23 +84,16 @@ async def import_lines(
     return importer.counts
 
 
+@dataclass
 class _Importer:
-    def __init__(self, repository: Repository, existing: Existing, principal: str | None) -> None:
-        self.repository = repository
-        self.existing = existing
-        self.principal = principal
-        self.counts = ImportCounts()
-        self.namespace = ""
-        self._orphans: list[Entity] = []
-        self._pending: list[ExportedUsage] = []
-        self._has_usage = True
-        # None where the ledger keeps no usage that was counted elsewhere.
-        self._add_usage: Any = getattr(repository.backend.ledger, "add_usage", None)
-
-    async def begin(self) -> None:
-        self.namespace = await self.repository.configs.namespace_id()
-        found, _ = await self.repository.get_usage_snapshots(limit=1)
-        self._has_usage = bool(found)
+    repository: Repository
+    existing: Existing
+    principal: str | None
+    namespace: str
+    has_usage: bool  # whether this store has some already
+    counts: ImportCounts = field(default_factory=ImportCounts)
+    _orphans: list[Entity] = field(default_factory=list)
+    _pending: list[ExportedUsage] = field(default_factory=list)
 
     async def entity(self, entity: Entity) -> None:
         try:
@@ -107,7 +101,10 @@ class _Importer:
                 entity.id, entity.name, None, False, entity.metadata, self.principal
             )
         except EntityExistsError:
-            same = await self._is_same(entity)
+            found = await self.repository.get_entity(entity.id)
+            same = found is not None and all(
+                getattr(found, name) == getattr(entity, name) for name in COMPARED_FIELDS
+            )
             if self._is_kept("entity", same, f"another entity {entity.id!r}"):
                 return
         await self._update(entity, {"name": entity.name, "metadata": entity.metadata})
@@ -128,7 +125,7 @@ class _Importer:
         self.counts.count("level", True)
 
     async def usage(self, moved: ExportedUsage) -> None:
-        if self._add_usage is None:
+        if not hasattr(self.repository.backend.ledger, "add_usage"):
             self.counts.count("usage", False)
             return
         self._pending.append(moved)
@@ -151,12 +148,6 @@ class _Importer:
             self.counts.count(kind, False)
         return kept
 
-    async def _is_same(self, entity: Entity) -> bool:
-        found = await self.repository.get_entity(entity.id)
-        return found is not None and all(
-            getattr(found, name) == getattr(entity, name) for name in COMPARED_FIELDS
-        )
-
     async def _update(self, entity: Entity, changes: dict[str, Any]) -> None:
         """Writes what is different, so that a repeated import leaves no trace in the audit."""
         catalog = self.repository.backend.catalog
@@ -169,12 +160,13 @@ class _Importer:
         held, self._pending = self._pending, []
         groups: dict[tuple[str, str], list[WindowUsage]] = {}
         for moved in held:
-            usage = await self._missing(moved) if self._has_usage else moved.usage
+            usage = await self._missing(moved) if self.has_usage else moved.usage
             self.counts.count("usage", usage is not None)
             if usage is not None:
                 groups.setdefault((moved.entity_id, moved.resource), []).append(usage)
+        ledger: Any = self.repository.backend.ledger
         for (entity_id, resource), usages in groups.items():
-            await self._add_usage(self.namespace, entity_id, resource, usages)
+            await ledger.add_usage(self.namespace, entity_id, resource, usages)
 
     async def _missing(self, moved: ExportedUsage) -> WindowUsage | None:
         """What has to be added so that the window holds what the line says; None for nothing."""

@@ -127,7 +127,7 @@ class NamespaceAdmin(AdminBase):
 
     def get_cache_stats(self) -> CacheStats:
         """How often the cache of limits was asked and had the answer."""
-        return self.configs.stats()
+        return self.configs.cache.stats()
 
     async def create_table(self) -> None:
         """The store's own structures exist; doing it again changes nothing."""

@@ -24,7 +24,7 @@ from headgate.core.history import (
 )
 from headgate.core.levels import Level
 from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name, parse_resource
-from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
+from headgate.core.plan_cache import NO_DEFAULTS, Configs
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
 from headgate.core.runtime import Clock
 from headgate.stores.catalog import Backend
@@ -43,6 +43,7 @@ class AdminBase:
     configs: Configs
     clock: Clock
     drives_time: bool
+    defaults = NO_DEFAULTS  # a limiter has its own
 
     def _bind(self, backend: Backend, configs: Configs, clock: Clock, *, drives_time: bool) -> None:
         self.backend = backend
@@ -95,7 +96,7 @@ class Reports(AdminBase):
     ) -> bool:
         """Grants tokens up to capacity; False if this idempotency key was used within a day."""
         once = _parse_once(idempotency_key)
-        plan = await self.configs.plan(entity_id, resource, self._defaults(), None, self.clock())
+        plan = await self.configs.plan(entity_id, resource, self.defaults, None, self.clock())
         slot = plan.slots[0]
         if not amounts or any(name not in slot.terms.index for name in amounts):
             raise ValidationError(
@@ -187,9 +188,6 @@ class Reports(AdminBase):
                 )
             found += page
         return summarize(found)
-
-    def _defaults(self) -> Defaults:
-        return NO_DEFAULTS
 
     async def _usage(
         self, query: UsageQuery, limit: int, cursor: str | None

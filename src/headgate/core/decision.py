@@ -63,15 +63,10 @@ class Demand:
             if amount is not None:
                 yield spec.name, amount
 
-    def amounts_for(self, held: Terms) -> Amounts:
-        """The amounts in the order of the terms a bucket is kept under."""
-        return self._reorder(self.amounts, held)
-
-    def counts_for(self, held: Terms) -> Amounts:
-        """What it adds to the consumption, in the same order."""
-        return self._reorder(self.counted or self.amounts, held)
-
-    def _reorder(self, line: Amounts, held: Terms) -> Amounts:
+    def amounts_for(self, held: Terms, *, counted: bool = False) -> Amounts:
+        """The amounts in the order of the terms a bucket is kept under; `counted`: what it adds to
+        the consumption."""
+        line = self.counted or self.amounts if counted else self.amounts
         if held.core is self.terms:
             return line
         named = {spec.name: amount for spec, amount in zip(self.terms.specs, line, strict=True)}
@@ -358,7 +353,7 @@ def adjust_record(record: Record, demand: Demand, now_ms: int, *, metered: bool 
     record = apply_terms(record, demand.terms, now_ms)
     terms: Terms = record[TERMS]
     cells = list(record)
-    debits, counted = demand.amounts_for(terms), demand.counts_for(terms)
+    debits, counted = demand.amounts_for(terms), demand.amounts_for(terms, counted=True)
     at = CELLS
     for spec, debit, count in zip(terms.specs, debits, counted):  # noqa: B905
         if debit is not None:

@@ -384,7 +384,7 @@ class Engine:
 
     def _forget_plans(self, verdict: Verdict) -> None:
         for demand in verdict.demands:
-            self.configs.outdated(demand.key.entity_id, demand.key.resource)
+            self.configs.cache.drop((demand.key.entity_id, demand.key.resource))
 
 
 # --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ callers as the port said it.
 
 from __future__ import annotations
 
+import copyreg
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,8 @@ class HeadgateError(Exception):
     and task queues do with what a worker raised."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args), self.__dict__
-
-
-def _rebuild(kind: type[HeadgateError], args: tuple[Any, ...]) -> HeadgateError:
-    """The error as it was; its constructor may want other things than its sentence."""
-    return kind.__new__(kind, *args)
+        # Not by its constructor, which may want other things than the sentence that came of them.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class ValidationError(HeadgateError, ValueError):

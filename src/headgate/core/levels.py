@@ -202,21 +202,19 @@ def resolve(
 ) -> Resolution:
     """Every limit that some level names, taken from the highest level that names it. Defaults that
     serve as a `whole` count only where no level names any."""
-    found: dict[str, list[tuple[str, str, int, Limit]]] = {}
+    found: dict[str, tuple[Limit, str, str, int]] = {}
+    overrides: dict[str, tuple[str, ...]] = {}
     for level, source, version, limits in _ladder(standing, resource, defaults):
         if whole and found and level == "limiter":
             break
         for limit in limits:
-            found.setdefault(limit.name, []).append((level, source, version, limit))
-    given = tuple(
-        SourcedLimit(
-            rungs[0][3], rungs[0][0], rungs[0][1], rungs[0][2], tuple(r[1] for r in rungs[1:])
-        )
-        for rungs in found.values()
-    )
-    mode, mode_source = _mode(standing, resource)
+            if limit.name in found:
+                overrides[limit.name] = (*overrides.get(limit.name, ()), source)
+            else:
+                found[limit.name] = (limit, level, source, version)
+    given = tuple(SourcedLimit(*one, overrides.get(name, ())) for name, one in found.items())
     rule = standing.system.on_unavailable if standing.system else None
-    return Resolution(given, rule, mode, mode_source)
+    return Resolution(given, rule, *_mode(standing, resource))
 
 
 def _ladder(

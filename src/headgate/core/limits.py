@@ -42,37 +42,41 @@ class NameRule(NamedTuple):
     error: type[ValidationError]
     rule: str
 
+    def parse(self, text: object) -> str:
+        """The text, if it is such a name."""
+        field, pattern, length_max, error, rule = self
+        if not isinstance(text, str):
+            raise error(field, text, f"must be a str, not {type(text).__name__}")
+        if not text:
+            raise error(field, text, f"is empty; it {rule}")
+        if len(text) > length_max:
+            reason = f"has {len(text)} characters; at most {length_max} are allowed"
+            raise error(field, text, reason)
+        if pattern.fullmatch(text) is None:
+            raise error(field, text, rule)
+        return text
 
-_ENTITY = NameRule(
-    "entity_id", ENTITY_PATTERN, ENTITY_LENGTH_MAX,
-    InvalidIdentifierError,
+
+parse_entity_id = NameRule(
+    "entity_id", ENTITY_PATTERN, ENTITY_LENGTH_MAX, InvalidIdentifierError,
     "must start with a letter or digit and continue with letters, digits and _ . - : @",
-)  # fmt: skip
-_RESOURCE = NameRule(
+).parse  # fmt: skip
+parse_resource = NameRule(
     "resource", RESOURCE_PATTERN, RESOURCE_LENGTH_MAX, InvalidNameError,
     "must start with a letter and continue with letters, digits and _ . - / :",
-)  # fmt: skip
-_LIMIT = NameRule(
+).parse  # fmt: skip
+_parse_limit_name = NameRule(
     "limit name", LIMIT_PATTERN, LIMIT_LENGTH_MAX, InvalidNameError,
     "must start with a letter and continue with letters, digits and _ . -",
-)  # fmt: skip
-_NAMESPACE = NameRule(
-    "namespace", NAMESPACE_PATTERN, NAMESPACE_LENGTH_MAX,
-    InvalidIdentifierError,
+).parse  # fmt: skip
+parse_namespace = NameRule(
+    "namespace", NAMESPACE_PATTERN, NAMESPACE_LENGTH_MAX, InvalidIdentifierError,
     "must start with a letter or digit and continue with letters, digits and _ . -",
-)  # fmt: skip
-_NAMESPACE_ID = NameRule(
+).parse  # fmt: skip
+parse_namespace_id = NameRule(
     "namespace id", NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, InvalidIdentifierError,
     "must be the 11-character id that register_namespace returned",
-)  # fmt: skip
-
-
-def parse_entity_id(text: object) -> str:
-    return _parse(text, _ENTITY)
-
-
-def parse_resource(text: object) -> str:
-    return _parse(text, _RESOURCE)
+).parse  # fmt: skip
 
 
 def parse_config_resource(text: object) -> str:
@@ -81,18 +85,10 @@ def parse_config_resource(text: object) -> str:
 
 
 def parse_limit_name(text: object) -> str:
-    name = _parse(text, _LIMIT)
+    name = _parse_limit_name(text)
     if name in RESERVED_LIMITS:
         raise InvalidNameError("limit name", name, "is reserved for headgate; choose another name")
     return name
-
-
-def parse_namespace(text: object) -> str:
-    return _parse(text, _NAMESPACE)
-
-
-def parse_namespace_id(text: object) -> str:
-    return _parse(text, _NAMESPACE_ID)
 
 
 def new_namespace_id() -> str:
@@ -100,19 +96,6 @@ def new_namespace_id() -> str:
     begin as an option of a command does."""
     made = secrets.token_urlsafe(8)
     return "A" + made[1:] if made.startswith("-") else made
-
-
-def _parse(text: object, name: NameRule) -> str:
-    field, pattern, length_max, error, rule = name
-    if not isinstance(text, str):
-        raise error(field, text, f"must be a str, not {type(text).__name__}")
-    if not text:
-        raise error(field, text, f"is empty; it {rule}")
-    if len(text) > length_max:
-        raise error(field, text, f"has {len(text)} characters; at most {length_max} are allowed")
-    if pattern.fullmatch(text) is None:
-        raise error(field, text, rule)
-    return text
 
 
 AMOUNT_MAX = 2**53 - 1

@@ -29,7 +29,7 @@ from headgate.core.limits import (
     parse_namespace,
     parse_resource,
 )
-from headgate.core.plan import Cache, CacheStats, Plan, Slot
+from headgate.core.plan import Cache, Plan, Slot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
@@ -174,23 +174,18 @@ class Configs:
         if stale is not None and now_ms < self._known_until_ms:
             return stale
         try:
-            cached_lookup = await self._read(entity_id, resource)
+            if self.guard is None:
+                lookup = await self._lookup(entity_id, resource)
+            else:
+                lookup = await self.guard(lambda: self._lookup(entity_id, resource))
         except StoreTrouble as trouble:
             if stale is None or isinstance(trouble, StoreDenied):
                 raise  # what was known is for an outage, which ends by itself
             self._known_until_ms = self.clock() + AWAY_MS
             return stale
+        cached_lookup = CachedLookup(lookup)
         self.cache.put(key, cached_lookup, now_ms)
         return cached_lookup
-
-    async def _read(self, entity_id: str, resource: str) -> CachedLookup:
-        async def read() -> CachedLookup:
-            return CachedLookup(await self._lookup(entity_id, resource))
-
-        if self.guard is None:
-            return await read()
-        found: CachedLookup = await self.guard(read)
-        return found
 
     async def _lookup(self, entity_id: str, resource: str) -> Lookup:
         """A namespace that is gone under the id it had (a store that lost everything, or it was
@@ -204,17 +199,11 @@ class Configs:
         self.invalidate(namespace=True)
         return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
 
-    def outdated(self, entity_id: str, resource: str) -> None:
-        self.cache.drop((entity_id, resource))
-
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
         self.cache.invalidate()
         if namespace:
             self._namespace_id = None
-
-    def stats(self) -> CacheStats:
-        return self.cache.stats()
 
     def _intern(self, plan: Plan) -> None:
         """Equal terms become one object. Stores compare the terms of a bucket with those of a

@@ -21,9 +21,8 @@ from headgate.core.errors import StoreTrouble
 from headgate.core.record import TERMS, BucketKey, Record
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
-from headgate.layers.held_tokens import HeldTokens, with_held
+from headgate.layers.held_tokens import FlightWaiter, HeldTokens, shared_trouble, with_held
 from headgate.layers.layer import Layer
-from headgate.layers.single_flight import FlightWaiter, shared_trouble
 from headgate.transport.gates import Cancelled, GateFactory, WaitGate
 
 HOLDINGS_MAX = 10_000

@@ -17,7 +17,7 @@ from headgate.core.errors import ValidationError
 from headgate.core.runtime import Clock
 from headgate.core.store import Capabilities, Store
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerState, Circuit
-from headgate.layers.layer import Layer, OnRefusal, Shadow
+from headgate.layers.layer import OnRefusal, Shadow
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.rejections import Rejections
 from headgate.transport.gates import GateFactory
@@ -93,9 +93,3 @@ def add_layers(
     if shadow:
         store = Shadow(store, on_refusal=on_refusal)
     return store
-
-
-async def detach(store: Store) -> None:
-    """Ends what the layers have pending (prefetched tokens go back); the store stays open."""
-    if isinstance(store, Layer):
-        await store.detach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import HeadgateError
@@ -104,12 +104,6 @@ class FaultyStore(RecordingStore):
         return applied
 
 
-class CallPort(Protocol):
-    """What stores await: one request, one reply."""
-
-    async def call(self, request: Any) -> Any: ...
-
-
 class ScriptedPort:
     """A port that answers from a list and keeps the requests; an exception in it is raised."""
 
@@ -123,29 +117,6 @@ class ScriptedPort:
         reply = self.replies.popleft()
         if isinstance(reply, BaseException):
             raise reply
-        return reply
-
-
-class FaultyPort:
-    """A real port whose next calls fail before they are sent or after their reply."""
-
-    def __init__(
-        self,
-        port: CallPort,
-        *,
-        before: Iterable[Exception | None] = (),
-        after: Iterable[Exception | None] = (),
-    ) -> None:
-        self.port = port
-        self.before = deque(before)
-        self.after = deque(after)
-        self.requests: list[Any] = []
-
-    async def call(self, request: Any) -> Any:
-        _fail(self.before)
-        self.requests.append(request)
-        reply = await self.port.call(request)
-        _fail(self.after)
         return reply
 
 

@@ -373,10 +373,7 @@ class PolicyReports(Reports):
 
     def __init__(self, ns: NamespaceService, defaults: Defaults) -> None:
         self._bind(ns.backend, ns.configs, ns.clock, drives_time=ns.drives_time)
-        self._given = defaults
-
-    def _defaults(self) -> Defaults:
-        return self._given
+        self.defaults = defaults
 
 
 def _reports_on(call: RouteCall, entity_id: str, resource: str) -> Reports:
