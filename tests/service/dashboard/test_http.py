@@ -77,6 +77,12 @@ def test_only_the_files_of_the_page_can_be_asked_for(place: Place) -> None:
         assert b"import" not in content
 
 
+def test_a_method_that_is_not_meant_is_answered_with_those_that_are(place: Place) -> None:
+    for method, path, allowed in (("POST", "/ui/about", "GET"), ("GET", "/ui/preview", "POST")):
+        status, headers, _ = place.send(method, path)
+        assert (status, headers["allow"]) == (405, allowed)
+
+
 def test_a_known_file_is_not_sent_twice(place: Place) -> None:
     _, headers, content = place.send("GET", "/ui/app.js")
     assert content == (FOLDER / "app.js").read_bytes()
