@@ -73,7 +73,7 @@ class Stage:
         monkeypatch.setattr(serve_workers.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(serve_workers.time, "sleep", self._sleep)
         monkeypatch.setattr(serve_workers.subprocess, "Popen", self._start)
-        serving = ServerOptions(Options(board=str(folder)), workers=2)
+        serving = ServerOptions(Options(board=str(folder), workers=2))
         self.listener = socket.socket()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])  # as the program begins
         self.workers = Workers(serving, [], self.listener, "memory://")

@@ -61,7 +61,6 @@ class KeyFileError(HeadgateError):
     """There are no keys to start with, or none can be written."""
 
     def __init__(self, broken: InvalidFile) -> None:
-        self.broken = broken
         super().__init__(f"the key file cannot be used:\n{broken}")
 
 

@@ -130,7 +130,6 @@ class PolicyFileError(HeadgateError):
     """There are no policies to start with."""
 
     def __init__(self, broken: InvalidFile) -> None:
-        self.broken = broken
         super().__init__(f"the policy file cannot be used:\n{broken}")
 
 
@@ -300,20 +299,14 @@ class Watcher:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        now_ms: int,
-        *,
-        poll_ms: int = POLL_MS,
-        last_good: str | None = None,
+        self, path: str | os.PathLike[str], now_ms: int, *, last_good: str | None = None
     ) -> None:
         """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
         neither the file nor the copy can be used: there is nothing older to keep."""
         self.path = str(path)
         self._last_good = last_good
-        self.poll_ms = poll_ms
         self._lock = threading.Lock()
-        self._next_ms = now_ms + poll_ms
+        self._next_ms = now_ms + POLL_MS
         identity, content = read_stable(self.path)
         found = _check(content, self.path)
         self.trouble: InvalidFile | None = None
@@ -341,7 +334,7 @@ class Watcher:
         with self._lock:
             if now_ms < self._next_ms and not at_once:
                 return ReloadResult.EARLY
-            self._next_ms = now_ms + self.poll_ms
+            self._next_ms = now_ms + POLL_MS
             seen, identity = self._seen, identify(self.path)
             if identity is not None and identity == seen.identity and seen.settled and not at_once:
                 return ReloadResult.SAME
