@@ -1,4 +1,5 @@
-"""The dashboard over plain HTTP: who may ask what, and what browsers are told about it."""
+"""The dashboard over plain HTTP: who may ask what, what browsers are told about it, and a feed that
+remembers traffic within bounds."""
 
 from __future__ import annotations
 
@@ -14,8 +15,15 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import Unreachable
-from headgate.service.dashboard.app import FOLDER, files
-from headgate.service.dashboard.feed import VIEWERS_MAX
+from headgate.core.runtime import Event
+from headgate.service.dashboard.app import FOLDER, files, is_foreign, is_own
+from headgate.service.dashboard.feed import (
+    DECISIONS_MAX,
+    VIEWERS_MAX,
+    WAITING_MAX,
+    FeedWindow,
+    Viewer,
+)
 from tests.service.dashboard.kit import Place, dashboard, key_in
 from tests.service.http.kit import until
 
@@ -230,3 +238,74 @@ def test_another_sites_page_cannot_reload_the_policies(field: dict[str, str], pl
     """It needs no body, so a page elsewhere could send it for its reader."""
     assert place.send("POST", "/v1/policies/reload", **field)[0] == 403
     assert place.send("POST", "/v1/policies/reload", origin=place.url)[0] != 403
+
+
+# --------------------------------------------------------------------------------------------------
+# What the feed remembers of traffic is bounded, and the busiest come first.
+
+
+def seen(entity_id: str, kind: str = "admitted") -> Event:
+    return Event(kind, "default", entity_id, "api")
+
+
+def test_a_beat_tells_what_happened_since_the_last() -> None:
+    window = FeedWindow()
+    for kind in ("admitted", "admitted", "refused"):
+        window.record(seen("ann", kind))
+    place = {"entity_id": "ann", "resource": "api"}
+    assert window.tick() == {
+        "counts": {"admitted": 2, "refused": 1},
+        "decisions": [
+            {"kind": "admitted", **place, "times": 2},
+            {"kind": "refused", **place, "times": 1},
+        ],
+        "left_out": 0,
+    }
+    assert window.tick() == {"counts": {}, "decisions": [], "left_out": 0}
+
+
+def test_the_busiest_come_first_and_cool_down() -> None:
+    window = FeedWindow()
+    for entity_id in ("ann", "bob", "bob"):
+        window.record(seen(entity_id))
+    assert window.busiest(5) == [("bob", "api"), ("ann", "api")]
+    assert window.busiest(1) == [("bob", "api")]
+    for _ in range(1000):
+        window.tick()
+    assert window.busiest(5) == []
+
+
+def test_any_amount_of_traffic_is_remembered_in_bounds() -> None:
+    window = FeedWindow(hot_max=100)
+    for _ in range(50):
+        window.record(seen("hot"))
+    for number in range(10_000):
+        window.record(seen(f"cold-{number}"))
+    tick = window.tick()
+    assert tick["counts"] == {"admitted": 10_050}
+    assert len(tick["decisions"]) == DECISIONS_MAX
+    assert sum(one["times"] for one in tick["decisions"]) + tick["left_out"] == 10_050
+    assert len(window.busiest(10_000)) <= 100
+    assert window.busiest(1) == [("hot", "api")]
+
+
+def test_a_slow_viewer_misses_the_oldest() -> None:
+    viewer = Viewer()
+    for number in range(WAITING_MAX + 3):
+        viewer.push(b"%d" % number)
+    assert viewer._frames.get_nowait() == b"3"
+    assert viewer._frames.qsize() == WAITING_MAX - 1
+
+
+def test_where_a_request_began() -> None:
+    host = {b"host": b"gate.example:8080"}
+    assert is_own({**host, b"origin": b"http://gate.example:8080"})
+    assert is_own({**host, b"origin": b"https://GATE.example:8080"})  # a proxy spoke TLS
+    for origin in (b"http://gate.example", b"null", b"", b"http://[", b"http://evil.example"):
+        assert not is_own({**host, b"origin": origin})
+        assert is_foreign({**host, b"origin": origin})
+    assert not is_own(host)
+    assert not is_foreign(host)
+    assert is_foreign({**host, b"sec-fetch-site": b"cross-site"})
+    assert is_foreign({**host, b"sec-fetch-site": b"same-site"})  # a neighbour's, not ours
+    assert not is_foreign({**host, b"sec-fetch-site": b"same-origin"})
