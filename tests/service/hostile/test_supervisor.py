@@ -153,15 +153,6 @@ def test_a_worker_that_is_slow_to_start_is_waited_for_though_the_other_fails(sta
     assert stage.started[0].signals == [signal.SIGTERM]
 
 
-def test_workers_that_die_while_they_serve_never_end_the_service(stage: Stage) -> None:
-    def look() -> None:
-        for process in stage.alive:
-            process.code = -signal.SIGKILL
-
-    stage.on_look = look
-    assert stage.run_until(lambda: len(stage.started) > 40) == 0
-
-
 def test_once_a_worker_has_served_the_supervisor_never_gives_up(stage: Stage) -> None:
     """Whatever keeps the workers from starting may be mended from outside, so it goes on."""
 
