@@ -18,15 +18,10 @@ from tests.service.hostile.kit import (
     chunked_head,
     flood_at_once,
     request,
+    statuses,
 )
 from tests.service.http.kit import until
 from tests.service.server.kit import Running, read_answers
-
-STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-
-
-def statuses(said: bytes) -> list[int]:
-    return [int(one) for one in STATUS.findall(said)]
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/ui/", b"/openapi.json", CHECK, b"/nowhere"])
