@@ -8,13 +8,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from headgate.service.policies import policies as policies_file
 from headgate.service.policies.policies import (
     POLL_MS,
-    Policies,
     PolicyFileError,
     ReloadResult,
     Watcher,
@@ -244,12 +244,9 @@ def test_a_slow_look_does_not_undo_a_later_one(
 def test_a_file_whose_check_failed_is_checked_again(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(content: bytes, file: str) -> Policies:
-        raise MemoryError
-
     watched.rewrite(GOOD.format(20))
     with monkeypatch.context() as patched:
-        patched.setattr(policies_file, "check_content", fail)
+        patched.setattr(policies_file, "decode", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             watched.look()
     assert watched.look() is ReloadResult.LOADED
