@@ -227,7 +227,7 @@ class Dashboard:
             "principal": caller.principal,
             "namespace": caller.grant.namespace,
             "store": {"name": store.name, "shared": store.shared, "durable": store.durable},
-            "fail_open": program.settings.fail_open,
+            "fail_open": program.service.settings.fail_open,
             "workers": program.options.workers,
         }
         return about if self._switch is None else {**about, "switch": _switch_json(self._switch)}

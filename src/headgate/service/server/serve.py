@@ -310,12 +310,13 @@ def startup_message(serving: ServerOptions, program: Program) -> str:
     """What a person wants to know when it has started; no secrets."""
     url = serving.url
     policies = serving.program.policies
+    fails = "open" if program.service.settings.fail_open else "closed"
     lines = [
         f"headgate serves on {url}",
         f"  store     {shown_store(program.service.repository.url)}",
         f"  policies  {policies or 'none: everybody has 1000 tokens, 10 more each second'}",
         f"  keys      {serving.program.keys or NO_KEYS}",
-        f"  fails     {'open' if program.settings.fail_open else 'closed'} while the store is away",
+        f"  fails     {fails} while the store is away",
     ]
     if serving.program.workers > 1:
         lines.append(f"  workers   {serving.program.workers}")
