@@ -3,11 +3,9 @@ remembers traffic within bounds."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,19 +30,9 @@ LIMIT = {"name": "tokens", "capacity": 5, "refill_amount": 1, "refill_period_sec
 CHANGE = {"resource": "api.search", "limits": [LIMIT]}
 
 
-@contextmanager
-def streaming(place: Place, **headers: str) -> Iterator[Any]:
+def streaming(place: Place) -> Any:
     """The feed while it runs."""
-    host = place.url.removeprefix("http://")
-    line = http.client.HTTPConnection(host, timeout=20)
-    fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    line.request("GET", "/ui/feed", headers=fields)
-    reply = line.getresponse()
-    try:
-        yield reply
-    finally:
-        reply.close()
-        line.close()
+    return place.asked("GET", "/ui/feed")
 
 
 def beat_of(reply: Any) -> dict[str, Any]:
@@ -219,7 +207,7 @@ def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
         about = json.loads(place.send("GET", "/ui/about")[2])
         assert about["scopes"] == ["read"]
         assert place.send("POST", "/ui/preview", CHANGE, origin=place.url)[0] == 200
-        with streaming(place, authorization=f"Bearer {keys['read']}") as reply:
+        with streaming(place) as reply:
             assert reply.status == 200
             assert beat_of(reply)["buckets"] == []
 
