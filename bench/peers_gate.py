@@ -164,7 +164,6 @@ class Subject:
     store: str
     open: Open
     together: bool = False  # several limits in one call is something it offers
-    tells_wait: bool = True
     virtual: bool = True  # its time can be moved
 
     @property

@@ -2,110 +2,75 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shlex
 import signal
 import socket
 import subprocess
-import sys
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pytest
 
 from headgate import SyncRepository
 from headgate.service.demo.program import Demo, read_options, startup_message
 from headgate.service.demo.traffic import BATCH, ENTITIES, LEVELS, MODELS, PATTERNS, calls
 from tests.python import run_python
+from tests.service.server.kit import CHECK, Running, program
 
-COMMAND = [sys.executable, "-W", "error", "-m", "headgate.service.demo"]
 LINES_MAX = 14
-PATIENCE_S = 60
 
 
-@contextlib.contextmanager
-def demo(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """The running demo and all that it said when it began."""
-    process = subprocess.Popen(
-        [*COMMAND, "--port", "0", *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    watch = threading.Timer(PATIENCE_S, process.kill)
-    watch.start()
-    try:
-        assert process.stdout is not None
-        said: list[str] = []
-        while not (said and said[-1].startswith("    -d ")):
-            line = process.stdout.readline()
-            assert line, process.communicate()
-            said.append(line.rstrip("\n"))
-        yield process, said
-    finally:
-        watch.cancel()
-        process.kill()
-        process.communicate()
-
-
-def ended(process: subprocess.Popen[str], number: int) -> tuple[int, str]:
-    process.send_signal(number)
-    _, complaints = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, complaints
-
-
-def asked(url: str, body: Any = None) -> tuple[int, bytes]:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
-            return reply.status, reply.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
+def demo(*options: str) -> AbstractContextManager[Running]:
+    """The running demo, to which a warning is an error."""
+    return program(*options, module="headgate.service.demo", last="    -d ", PYTHONWARNINGS="error")
 
 
 def test_what_it_says_can_be_done(tmp_path: Path) -> None:
-    with demo("--rate", "30") as (process, said):
-        text = "\n".join(said)
-        assert len(said) <= LINES_MAX
-        [url] = set(re.findall(r"http://[\d.]+:\d+", text))
+    with demo("--rate", "30") as running, httpx.Client(trust_env=False, timeout=20) as client:
+        text = "\n".join(running.lines)
+        assert len(running.lines) <= LINES_MAX
+        assert set(re.findall(r"http://[\d.]+:\d+", text)) == {running.url}
         [folder] = re.findall(r"SQLite in (\S+), deleted at the end", text)
         assert Path(folder, "headgate.db").exists()
         for link in re.findall(r"http\S+/ui/#/\w+", text):
-            assert asked(link)[0] == 200
+            assert client.get(link).status_code == 200
         command = shlex.split(text[text.index("curl") :].replace("\\\n", " "))
         body = json.loads(command[command.index("-d") + 1])
-        codes = {asked(f"{url}/v1/ratelimit/check", body)[0] for _ in range(3)}
-        assert codes == {200, 429}
+        answers = [client.post(running.url + CHECK, json=body) for _ in range(3)]
+        assert {one.status_code for one in answers} == {200, 429}
         metrics = b""
         for _ in range(200):  # the traffic gets on without anybody asking
-            metrics = asked(f"{url}/metrics")[1]
+            metrics = client.get(running.url + "/metrics").content
             if b'resource="gpt-4-mini",allowed="true"' in metrics:
                 break
         assert b'headgate_requests_total{scope="api_key",resource="gpt-4-mini"' in metrics
-        assert ended(process, signal.SIGINT) == (0, "")
+        assert ended(running, signal.SIGINT) == (0, "")
     assert not Path(folder).exists()
+
+
+def ended(running: Running, number: signal.Signals) -> tuple[int, str]:
+    """Its exit code, and what it complained about."""
+    running.send(number)
+    return running.process.wait(30), running.log
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
 def test_it_ends_well_when_it_is_told_to_once_or_twice(numbers: tuple[signal.Signals, ...]) -> None:
     """A wrapper passes on what the terminal has sent to both."""
-    with demo("--no-traffic") as (process, said):
-        [folder] = re.findall(r"SQLite in (\S+),", "\n".join(said))
+    with demo("--no-traffic") as running:
+        [folder] = re.findall(r"SQLite in (\S+),", "\n".join(running.lines))
         for number in numbers[1:]:
-            process.send_signal(number)
-        assert ended(process, numbers[0]) == (0, "")
+            running.send(number)
+        assert ended(running, numbers[0]) == (0, "")
     assert not Path(folder).exists()
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return run_python(*COMMAND[1:], *options)
+    return run_python("-W", "error", "-m", "headgate.service.demo", *options)
 
 
 def test_once_fills_a_store_and_a_kept_one_is_left_as_it_was_changed(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The probes of `bench peers`: headgate holds on each, and limiters made badly do not."""
+"""The benchmarks run. The probes of `bench peers`: headgate holds on each, and limiters made badly
+do not."""
 
 from __future__ import annotations
 
@@ -285,13 +286,18 @@ class TestThePage:
         assert {one["probe"] for one in kept["findings"]} == set(names)
 
 
-def test_a_quick_run_needs_no_peer_and_prints_its_tables() -> None:
+RUNS = {
+    "memory": ("headgate acquire + lease, 2 limits", "memory per idle bucket", "aims"),
+    "peers": ("idle: uses a part", "headgate token bucket, memory", "met     headgate holds"),
+}
+
+
+@pytest.mark.parametrize(("bench", "expected"), RUNS.items(), ids=RUNS)
+def test_a_quick_run_needs_no_peer_and_prints_its_tables(
+    bench: str, expected: tuple[str, ...]
+) -> None:
+    """For people, so nothing is asserted about figures."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = run_python("-m", "bench", "peers", "--quick", cwd=ROOT, PYTHONPATH=paths)
+    done = run_python("-m", "bench", bench, "--quick", cwd=ROOT, PYTHONPATH=paths)
     assert done.returncode == 0, done.stderr
-    for expected in (
-        "idle: uses a part",
-        "headgate token bucket, memory",
-        "met     headgate holds",
-    ):
-        assert expected in done.stdout
+    assert [text for text in expected if text not in done.stdout] == []

@@ -155,11 +155,6 @@ class Program:
             options, service, authenticator_for(options, repository), metrics, watcher, spans
         )
 
-    @property
-    def settings(self) -> ServiceSettings:
-        """How the service behaves now: a policy file may have changed it."""
-        return self.service.settings
-
     async def start(self) -> None:
         """Makes the store ready. Where it is away, `tick` tries again until it answers: meanwhile a
         service that fails open serves, and one that fails closed says that it is not ready."""

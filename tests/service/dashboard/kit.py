@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +37,25 @@ class Place:
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, header fields and content."""
+        with self.asked(method, path, body, **headers) as reply:
+            fields = {name.lower(): value for name, value in reply.getheaders()}
+            return reply.status, fields, reply.read()
+
+    @contextmanager
+    def asked(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The reply whose content is still to come: to a path as it is, and no further."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None:
             fields["content-type"] = "application/json"
         if self.key is not None:
             fields["x-api-key"] = self.key
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, fields, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=20) as reply:
-                return reply.status, _lower(reply.headers), reply.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, _lower(error.headers), error.read()
+        data = None if body is None else json.dumps(body)
+        line = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=20)
+        line.request(method, path, data, fields)
+        with closing(line), line.getresponse() as reply:
+            yield reply
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to a request that must be well."""
@@ -91,10 +96,6 @@ def shown(
     with served(board.before(Rest(program)), lifespan="on") as (url, server):
         board.leaving = lambda: server.should_exit
         yield Place(url, program, key)
-
-
-def _lower(headers: Any) -> dict[str, str]:
-    return {name.lower(): value for name, value in headers.items()}
 
 
 def key_in(file: Path, scope: str, namespace: str) -> str:

@@ -1,21 +1,28 @@
-"""The dashboard over plain HTTP: who may ask what, and what browsers are told about it."""
+"""The dashboard over plain HTTP: who may ask what, what browsers are told about it, and a feed that
+remembers traffic within bounds."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from headgate.core.errors import Unreachable
-from headgate.service.dashboard.app import FOLDER, files
-from headgate.service.dashboard.feed import VIEWERS_MAX
+from headgate.core.runtime import Event
+from headgate.service.dashboard.app import FOLDER, files, is_foreign, is_own
+from headgate.service.dashboard.feed import (
+    DECISIONS_MAX,
+    VIEWERS_MAX,
+    WAITING_MAX,
+    FeedWindow,
+    Viewer,
+)
 from tests.service.dashboard.kit import Place, dashboard, key_in
 from tests.service.http.kit import until
 
@@ -23,19 +30,9 @@ LIMIT = {"name": "tokens", "capacity": 5, "refill_amount": 1, "refill_period_sec
 CHANGE = {"resource": "api.search", "limits": [LIMIT]}
 
 
-@contextmanager
-def streaming(place: Place, **headers: str) -> Iterator[Any]:
+def streaming(place: Place) -> Any:
     """The feed while it runs."""
-    host = place.url.removeprefix("http://")
-    line = http.client.HTTPConnection(host, timeout=20)
-    fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    line.request("GET", "/ui/feed", headers=fields)
-    reply = line.getresponse()
-    try:
-        yield reply
-    finally:
-        reply.close()
-        line.close()
+    return place.asked("GET", "/ui/feed")
 
 
 def beat_of(reply: Any) -> dict[str, Any]:
@@ -75,6 +72,12 @@ def test_only_the_files_of_the_page_can_be_asked_for(place: Place) -> None:
         status, _, content = place.send("GET", f"/ui/{path}")
         assert status == 404, path
         assert b"import" not in content
+
+
+def test_a_method_that_is_not_meant_is_answered_with_those_that_are(place: Place) -> None:
+    for method, path, allowed in (("POST", "/ui/about", "GET"), ("GET", "/ui/preview", "POST")):
+        status, headers, _ = place.send(method, path)
+        assert (status, headers["allow"]) == (405, allowed)
 
 
 def test_a_known_file_is_not_sent_twice(place: Place) -> None:
@@ -154,7 +157,8 @@ def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
             pass
         ns = place.program.service._namespaces["default"]
         there = ns.backend
-        ns.backend = replace(there, store=Away())  # type: ignore[arg-type]
+        away = AsyncMock(side_effect=Unreachable("connection refused at a secret address"))
+        ns.backend = replace(there, store=Mock(peek=away, find=away))
         while not (beat := beat_of(reply))["trouble"]:
             pass
         assert beat["buckets"] == []
@@ -162,15 +166,6 @@ def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
         while (beat := beat_of(reply))["trouble"]:
             pass
         assert [one["entity"] for one in beat["buckets"]] == ["user:ann"]
-
-
-class Away:
-    """A store that gives no answer."""
-
-    async def peek(self, *asked: Any) -> Any:
-        raise Unreachable("connection refused at a secret address")
-
-    find = peek
 
 
 def test_a_feed_ends_well_when_the_service_does() -> None:
@@ -212,7 +207,7 @@ def test_keys_decide_what_may_be_seen(tmp_path: Path) -> None:
         about = json.loads(place.send("GET", "/ui/about")[2])
         assert about["scopes"] == ["read"]
         assert place.send("POST", "/ui/preview", CHANGE, origin=place.url)[0] == 200
-        with streaming(place, authorization=f"Bearer {keys['read']}") as reply:
+        with streaming(place) as reply:
             assert reply.status == 200
             assert beat_of(reply)["buckets"] == []
 
@@ -224,3 +219,74 @@ def test_another_sites_page_cannot_reload_the_policies(field: dict[str, str], pl
     """It needs no body, so a page elsewhere could send it for its reader."""
     assert place.send("POST", "/v1/policies/reload", **field)[0] == 403
     assert place.send("POST", "/v1/policies/reload", origin=place.url)[0] != 403
+
+
+# --------------------------------------------------------------------------------------------------
+# What the feed remembers of traffic is bounded, and the busiest come first.
+
+
+def seen(entity_id: str, kind: str = "admitted") -> Event:
+    return Event(kind, "default", entity_id, "api")
+
+
+def test_a_beat_tells_what_happened_since_the_last() -> None:
+    window = FeedWindow()
+    for kind in ("admitted", "admitted", "refused"):
+        window.record(seen("ann", kind))
+    place = {"entity_id": "ann", "resource": "api"}
+    assert window.tick() == {
+        "counts": {"admitted": 2, "refused": 1},
+        "decisions": [
+            {"kind": "admitted", **place, "times": 2},
+            {"kind": "refused", **place, "times": 1},
+        ],
+        "left_out": 0,
+    }
+    assert window.tick() == {"counts": {}, "decisions": [], "left_out": 0}
+
+
+def test_the_busiest_come_first_and_cool_down() -> None:
+    window = FeedWindow()
+    for entity_id in ("ann", "bob", "bob"):
+        window.record(seen(entity_id))
+    assert window.busiest(5) == [("bob", "api"), ("ann", "api")]
+    assert window.busiest(1) == [("bob", "api")]
+    for _ in range(1000):
+        window.tick()
+    assert window.busiest(5) == []
+
+
+def test_any_amount_of_traffic_is_remembered_in_bounds() -> None:
+    window = FeedWindow(hot_max=100)
+    for _ in range(50):
+        window.record(seen("hot"))
+    for number in range(10_000):
+        window.record(seen(f"cold-{number}"))
+    tick = window.tick()
+    assert tick["counts"] == {"admitted": 10_050}
+    assert len(tick["decisions"]) == DECISIONS_MAX
+    assert sum(one["times"] for one in tick["decisions"]) + tick["left_out"] == 10_050
+    assert len(window.busiest(10_000)) <= 100
+    assert window.busiest(1) == [("hot", "api")]
+
+
+def test_a_slow_viewer_misses_the_oldest() -> None:
+    viewer = Viewer()
+    for number in range(WAITING_MAX + 3):
+        viewer.push(b"%d" % number)
+    assert viewer._frames.get_nowait() == b"3"
+    assert viewer._frames.qsize() == WAITING_MAX - 1
+
+
+def test_where_a_request_began() -> None:
+    host = {b"host": b"gate.example:8080"}
+    assert is_own({**host, b"origin": b"http://gate.example:8080"})
+    assert is_own({**host, b"origin": b"https://GATE.example:8080"})  # a proxy spoke TLS
+    for origin in (b"http://gate.example", b"null", b"", b"http://[", b"http://evil.example"):
+        assert not is_own({**host, b"origin": origin})
+        assert is_foreign({**host, b"origin": origin})
+    assert not is_own(host)
+    assert not is_foreign(host)
+    assert is_foreign({**host, b"sec-fetch-site": b"cross-site"})
+    assert is_foreign({**host, b"sec-fetch-site": b"same-site"})  # a neighbour's, not ours
+    assert not is_foreign({**host, b"sec-fetch-site": b"same-origin"})

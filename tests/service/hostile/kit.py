@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 
@@ -18,6 +19,10 @@ def request(
     if method == b"POST":
         head += [b"content-type: application/json", b"content-length: %d" % len(body)]
     return b"\r\n".join([*head, *fields]) + b"\r\n\r\n" + (body if method == b"POST" else b"")
+
+
+def statuses(said: bytes) -> list[int]:
+    return [int(one) for one in re.findall(rb"HTTP/1\.1 (\d{3}) ", said)]
 
 
 def chunked_head(method: bytes = b"POST", path: bytes = CHECK) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -20,7 +19,7 @@ from headgate.service.server.options import OptionError, read_options
 from headgate.service.server.serve import Server, config_of, listen
 from headgate.service.server.tls import tls_context
 from tests.service.hostile.kit import request
-from tests.service.http.kit import until
+from tests.service.http.kit import in_thread, until
 from tests.service.server.kit import ASK, CHECK, Papers, sockets_on
 
 CONNECTIONS_MAX = 20
@@ -30,7 +29,7 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of a cl
 
 @contextmanager
 def tls_server(papers: Papers, *options: str) -> Iterator[int]:
-    """The port of a service in a thread of its own."""
+    """The port of a service."""
     certificate, key = papers.pair("server")
     given = ["--store", "memory://", "--port", "0", "--tls-certificate", certificate]
     serving = read_options([*given, "--tls-key", key, *options], {})
@@ -38,15 +37,8 @@ def tls_server(papers: Papers, *options: str) -> Iterator[int]:
     rest = Rest(Program.build(serving.program))
     server = Server(config_of(serving, rest, rest))
     server.tls, server.on_started = tls_context(serving), lambda: None
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
+    with in_thread(server, listener) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

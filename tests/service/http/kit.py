@@ -162,11 +162,18 @@ def served(
             **config,
         )
     )
+    with in_thread(server, listener) as port:
+        yield f"http://127.0.0.1:{port}", server
+
+
+@contextmanager
+def in_thread(server: uvicorn.Server, listener: socket.socket) -> Iterator[int]:
+    """The port of a server that runs in a thread of its own."""
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
         until(lambda: server.started)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         thread.join(20)

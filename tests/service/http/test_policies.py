@@ -154,7 +154,7 @@ async def test_failing_open_follows_the_file_unless_the_operator_said(
     for told, expected in zip(("true", "false"), seen, strict=True):
         file.write_text(policy(10, f"runtime: {{fail_open: {told}}}\n"))
         await setting.program.look()
-        assert setting.program.settings.fail_open is expected
+        assert setting.program.service.settings.fail_open is expected
         assert (ns.engine.on_unavailable.value == "allow") is expected
 
 

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -51,15 +52,6 @@ async def opened(service: Service, **more: Any) -> str:
     answer: AcquireResult = await service.acquire(parse_acquire({**ASK, **more}))
     assert answer.lease is not None
     return answer.lease.lease_id
-
-
-def raising(trouble: Exception) -> Any:
-    """A call that ends in that trouble."""
-
-    async def call(*given: Any, **named: Any) -> Any:
-        raise trouble
-
-    return call
 
 
 async def left(service: Service) -> int:
@@ -119,13 +111,13 @@ async def test_a_sweep_that_cannot_reach_the_store_harms_nobody(tmp_path: Path) 
     async with two_services(tmp_path) as (one, _two, _clock):
         await opened(one)
         expiring: Any = one.repository.backend.expiring
-        expiring.due = raising(Unreachable("away"))
+        expiring.due = AsyncMock(side_effect=Unreachable("away"))
         await one.tick()
         await opened(one, tokens=1)
 
 
 def failing(service: Service, verb: str, number: int, *, sent: bool) -> None:
-    """The drawer's so-manyth call of the verb gets no answer, whether or not it was sent."""
+    """The so-manyth call of that verb of the expiring records gets no answer, sent or not."""
     expiring = service.repository.backend.expiring
     real = getattr(expiring, verb)
     calls = itertools.count(1)
@@ -187,15 +179,15 @@ async def test_a_debit_the_store_did_not_take_is_owed_by_whoever_ends_the_lease(
     """So another process must not give it back."""
     async with two_services(tmp_path) as (one, two, _clock):
         ids = [await opened(one, tokens=20) for _ in range(3)]
-        store = one.repository.backend.store
-        store.adjust, taken = raising(Contended("busy")), store.adjust  # type: ignore[method-assign]
+        store: Any = one.repository.backend.store
+        store.adjust, taken = AsyncMock(side_effect=Contended("busy")), store.adjust
         for lease_id in ids[:2]:
             answer = await one.adjust(parse_adjust(lease_id, {"tokens": 30}))
             assert answer.held == {"tokens": 50}
-        store.adjust = raising(Unreachable("away"))  # type: ignore[method-assign]
+        store.adjust = AsyncMock(side_effect=Unreachable("away"))
         answer = await one.adjust(parse_adjust(ids[2], {"tokens": 30}))
         assert answer.state is LeaseState.OPEN
-        store.adjust = taken  # type: ignore[method-assign]
+        store.adjust = taken
         assert await left(two) == 40
         await two.release(parse_release(ids[0], None))
         assert await left(two) == 60, "it gives back what was taken, and no more"
@@ -215,7 +207,7 @@ async def test_a_lease_that_may_not_have_been_kept_is_refunded_once(
         failing(one, "put", 1, sent=sent)
         with pytest.raises(Unreachable):
             await opened(one, ttl_seconds=1)
-        assert await left(two) == 100, "it is off the shelf for certain"
+        assert await left(two) == 100, "it is not in the store for certain"
         failing(one, "put", 1, sent=sent)
         failing(one, "drop", 1, sent=False)
         with pytest.raises(ServiceError) as caught:

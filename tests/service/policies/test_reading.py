@@ -337,17 +337,6 @@ def test_the_parser_in_python_says_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     assert [str(check_content(text.encode(), "p.yaml")) for text in texts] == fast
 
 
-def test_what_did_not_change_keeps_its_rule() -> None:
-    old = good(WHOLE)
-    text = WHOLE.replace("capacity: 1000", "capacity: 2000")
-    new = good(text).with_rules_of(old)
-    assert new.limits_for("user", "x") is old.limits_for("user", "x")
-    assert new.limits_for("ip", "global") is old.limits_for("ip", "global")
-    changed = new.limits_for("user", "api.search")
-    assert changed is not None
-    assert changed.limits[0].capacity == 2000
-
-
 @pytest.mark.parametrize(
     "rate",
     [

@@ -6,6 +6,7 @@ import http.client
 import io
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -36,18 +37,18 @@ class Running:
     """A started program, and what it says. It logs to a file: a pipe that nobody reads would stop
     a program that has much to say."""
 
-    def __init__(self, process: subprocess.Popen[str], log: IO[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], log: IO[str], last: str) -> None:
         self.process = process
         self._log = log
-        self.lines = self._greeting()
-        self.url = self.lines[0].split()[-1]
+        self.lines = self._greeting(last)
+        (self.url,) = re.findall(r"https?://[^\s/]+", self.lines[0])
         self.port = int(self.url.rpartition(":")[2])
 
-    def _greeting(self) -> list[str]:
-        """What it says at its start, up to the last line of that."""
+    def _greeting(self, last: str) -> list[str]:
+        """What it says at its start, up to the last line of that, which begins so."""
         assert self.process.stdout is not None
         lines: list[str] = []
-        while not lines or "openapi.json" not in lines[-1]:
+        while not lines or not lines[-1].startswith(last):
             line = self.process.stdout.readline()
             assert line, f"it did not start: {self.log}"
             lines.append(line.rstrip())
@@ -201,9 +202,11 @@ def run_main(*arguments: str, **more: str) -> Ended:
 
 
 @contextmanager
-def program(*arguments: str, **more: str) -> Iterator[Running]:
+def program(
+    *arguments: str, module: str = "headgate.service", last: str = "all that can", **more: str
+) -> Iterator[Running]:
     """The program on a free port, unless another is given."""
-    command = [sys.executable, "-m", "headgate.service", "--port", "0", *arguments]
+    command = [sys.executable, "-m", module, "--port", "0", *arguments]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
@@ -214,7 +217,7 @@ def program(*arguments: str, **more: str) -> Iterator[Running]:
         late.start()
         running = None
         try:
-            running = Running(process, log)
+            running = Running(process, log, last)
             late.cancel()
             yield running
             running.end()

@@ -38,7 +38,7 @@ def test_kubernetes_runs_the_program_as_it_wants_to_be_run() -> None:
     environment = {one["name"]: one["value"] for one in container["env"]}
     serving = read_options([*container["args"], "--host", "0.0.0.0"], environment)
     assert serving.program.open_metrics
-    assert serving.workers == 2
+    assert serving.program.workers == 2
     assert serving.drain_s + 5 < pod["terminationGracePeriodSeconds"]
     for probe in ("livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in PATHS

@@ -206,7 +206,7 @@ def test_the_environment_gives_defaults_and_the_command_line_wins() -> None:
     options = ("--fail-open", "false", "--unknown", "deny", "--envoy-undecided", "allow")
     found, said = built(*options, STORE="memory://", FAIL_OPEN="1")
     assert "fails     closed" in said
-    chosen = (found.settings.unknown, found.options.envoy_undecided)
+    chosen = (found.service.settings.unknown, found.options.envoy_undecided)
     assert chosen == (OnUnknown.DENY, OnUndecided.ALLOW)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,12 +27,10 @@ from headgate.service.server.protocol import (
 from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
 from proof.size import sized
 from tests.service.decide.kit import Held, World
+from tests.service.hostile.kit import BODY, CHECK, statuses
 from tests.service.http.kit import rest_of, served, until
 
 TURNS = 60
-STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-CHECK = b"/v1/ratelimit/check"
-BODY = b'{"identifier":"ann","resource":"api.search"}'
 
 
 def request(body: bytes = BODY, *fields: bytes, path: bytes = CHECK, length: int = -1) -> bytes:
@@ -156,7 +153,7 @@ class Stage:
 
     @property
     def statuses(self) -> list[int]:
-        return [int(one) for one in STATUS.findall(self.wire.written)]
+        return statuses(self.wire.written)
 
 
 @asynccontextmanager
@@ -227,7 +224,7 @@ async def is_answered_alike(kinds: list[bytes], last: bytes, cuts: list[int]) ->
     whole = await answers(data, [])
     assert await answers(data, cuts) == whole
     assert await answers(data, [], express=False) == whole
-    assert len(STATUS.findall(whole[0])) == len(kinds) + bool(last)
+    assert len(statuses(whole[0])) == len(kinds) + bool(last)
 
 
 @pytest.mark.parametrize("one", KINDS)

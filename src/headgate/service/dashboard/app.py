@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from headgate.core.errors import HeadgateError
+from headgate.core.http_fields import Headers
 from headgate.core.limits import DEFAULT_NAMESPACE, parse_namespace
 from headgate.service.dashboard.feed import Feed, relay
 from headgate.service.dashboard.gauges import parse_change, preview_change, shards_of
@@ -25,12 +24,15 @@ from headgate.service.decide.problems import Code, ServiceError, invalid, to_ser
 from headgate.service.http.calls import query_of
 from headgate.service.http.messages import (
     BODY_BYTES_MAX,
+    NO_HEADERS,
     Gone,
     Head,
     HttpProblem,
     RawResponse,
     authenticate_request,
     body_of,
+    encode_content,
+    encode_reply,
     head_of,
     method_not_allowed,
     problem_reply,
@@ -47,28 +49,29 @@ from headgate.service.program import Program
 FOLDER = Path(__file__).parent / "static"
 
 TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
+    ".html": b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
 }
 
 # Scripts and styles from here and nowhere else, none within the page, and no frame around it.
-STRICT = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+STRICT = [
+    (b"content-security-policy",
+     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+     b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]  # fmt: skip
+NOT_KEPT = (b"cache-control", b"no-store")
 
 
 class StaticFile(NamedTuple):
     content: bytes
-    kind: str
-    tag: str
+    kind: bytes
+    tag: bytes
 
 
 @cache
@@ -79,7 +82,7 @@ def files() -> dict[str, StaticFile]:
         kind = TYPES.get(path.suffix)
         if path.is_file() and kind is not None:
             content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'.encode()
             found[path.relative_to(FOLDER).as_posix()] = StaticFile(content, kind, tag)
     return found
 
@@ -121,12 +124,13 @@ HOT = ("/v1/ratelimit/check", "/v1/ratelimit/batch", "/v1/ratelimit/acquire", "/
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
-_EVENTS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-store",
-    "x-accel-buffering": "no",
-    "connection": "close",
-}
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    NOT_KEPT,
+    (b"x-accel-buffering", b"no"),
+    (b"connection", b"close"),
+    *STRICT,
+]
 
 
 class ForeignOrigin(HttpProblem):
@@ -185,9 +189,9 @@ class Dashboard:
         """The answer; None where it has been sent."""
         path, method, head = scope["path"], scope["method"], head_of(scope["headers"])
         if path in ("/", "/ui"):
-            return _response(b"", 307, {"location": HOME})
+            return _redirect(HOME)
         if path == EXPLAIN and method in SAFE:
-            return _response(b"", 307, {"location": _explain_page(scope["query_string"])})
+            return _redirect(_explain_page(scope["query_string"]))
         asked = path.removeprefix(HOME)
         if asked == "preview" or (asked == "switch" and self._switch is not None):
             if method != "POST":
@@ -196,16 +200,16 @@ class Dashboard:
                 raise ForeignOrigin
             values = values_of(await body_of(receive, head, BODY_BYTES_MAX))
             act = self._preview if asked == "preview" else self._turn
-            return _json(200, await act(scope, head, values))
+            return _json(await act(scope, head, values))
         if method not in SAFE:
             raise method_not_allowed("GET")
         if asked == "feed":
             await self._stream(scope, receive, send, head)
             return None
         if asked == "about":
-            return _json(200, await self._about(scope, head))
+            return _json(await self._about(scope, head))
         if asked == "shards":
-            return _json(200, await self._shards(scope, head))
+            return _json(await self._shards(scope, head))
         return _file(asked or "index.html", head)
 
     async def _about(self, scope: Any, head: Head) -> dict[str, Any]:
@@ -223,7 +227,7 @@ class Dashboard:
             "principal": caller.principal,
             "namespace": caller.grant.namespace,
             "store": {"name": store.name, "shared": store.shared, "durable": store.durable},
-            "fail_open": program.settings.fail_open,
+            "fail_open": program.service.settings.fail_open,
             "workers": program.options.workers,
         }
         return about if self._switch is None else {**about, "switch": _switch_json(self._switch)}
@@ -248,9 +252,7 @@ class Dashboard:
         if viewer is None:
             raise HttpProblem(503, "TOO_MANY_VIEWERS", "too many pages watch already; close one")
         try:
-            given = {**_EVENTS, **STRICT}
-            fields = [(name.encode(), value.encode()) for name, value in given.items()]
-            await send({"type": "http.response.start", "status": 200, "headers": fields})
+            await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
             await relay(viewer, receive, send, self.leaving)
         finally:
             self._feed.leave(namespace, viewer)
@@ -280,8 +282,8 @@ class Dashboard:
         elif isinstance(error, AccessDenied):
             self._program.note_refusal(error.refusal)
         problem = error if isinstance(error, HttpProblem) else to_service_error(error)
-        status, body, fields = problem_reply(problem)
-        return _json(status, body, dict(fields))
+        status, body, headers = problem_reply(problem)
+        return _json(body, status, headers)
 
 
 def _switch_json(switch: FaultSwitch) -> dict[str, Any]:
@@ -314,22 +316,20 @@ def _file(name: str, head: Head) -> RawResponse:
     file = files().get(name)
     if file is None:
         raise ServiceError(Code.NOT_FOUND, "there is nothing here")
-    known = head.get(b"if-none-match") == file.tag.encode()
-    fields = {"content-type": file.kind, "etag": file.tag, "cache-control": "no-cache"}
-    return _response(b"" if known else file.content, 304 if known else 200, fields)
+    known = head.get(b"if-none-match") == file.tag
+    content, fields = encode_content(b"" if known else file.content, (b"content-type", file.kind))
+    fields += [(b"etag", file.tag), (b"cache-control", b"no-cache"), *STRICT]
+    return 304 if known else 200, content, fields
 
 
-def _json(
-    status: int, value: dict[str, Any], fields: Mapping[str, str] = MappingProxyType({})
-) -> RawResponse:
-    kind = "application/json" if status < 400 else "application/problem+json"
-    fields = {**fields, "content-type": kind, "cache-control": "no-store"}
-    return _response(json.dumps(value).encode(), status, fields)
+def _redirect(place: str) -> RawResponse:
+    content, fields = encode_content(b"", (b"location", place.encode()))
+    return 307, content, [*fields, *STRICT]
 
 
-def _response(content: bytes, status: int, fields: Mapping[str, str]) -> RawResponse:
-    given = {**fields, **STRICT, "content-length": str(len(content))}
-    return status, content, [(name.encode(), value.encode()) for name, value in given.items()]
+def _json(value: dict[str, Any], status: int = 200, headers: Headers = NO_HEADERS) -> RawResponse:
+    content, fields = encode_reply(status, value, headers)
+    return status, content, [*fields, NOT_KEPT, *STRICT]
 
 
 async def _send(response: RawResponse, send: Any) -> None:

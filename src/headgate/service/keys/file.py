@@ -41,10 +41,7 @@ from headgate.service.keys.stored import PAGE_MAX
 from headgate.service.policies.decode import value_of
 from headgate.service.policies.policies import (
     FILE_BYTES_MAX,
-    Identity,
-    identify,
-    keep_copy,
-    read_stable,
+    FollowedFile,
     read_tree,
     write_private,
 )
@@ -61,7 +58,6 @@ class KeyFileError(HeadgateError):
     """There are no keys to start with, or none can be written."""
 
     def __init__(self, broken: InvalidFile) -> None:
-        self.broken = broken
         super().__init__(f"the key file cannot be used:\n{broken}")
 
 
@@ -81,18 +77,13 @@ class FileKeys:
         self, path: str | os.PathLike[str], *, create: bool = False, last_good: str | None = None
     ) -> None:
         self.path = os.path.realpath(path) if create else str(path)
-        self.trouble: InvalidFile | None = None
         if create and not os.path.exists(self.path):
             _write(self.path, KeyState({}, {}))
-        self._last_good = last_good
-        # The file that was read last, good or not: a broken one is not read for every request.
-        self._seen, found = _load(self.path, last_good)
-        if isinstance(found, InvalidFile):
-            kept = found if last_good is None else _load(last_good)[1]
-            if isinstance(kept, InvalidFile):
-                raise KeyFileError(found)
-            self.trouble, found = found, kept
-        self._state = found
+        self._file = FollowedFile(self.path, decode_keys, KeyFileError, last_good)
+
+    @property
+    def trouble(self) -> InvalidFile | None:
+        return self._file.trouble
 
     @property
     def certificates(self) -> Mapping[str, Grant]:
@@ -101,14 +92,8 @@ class FileKeys:
 
     def state(self) -> KeyState:
         """As the file is now; the same object while it stays the same."""
-        identity = identify(self.path)
-        if identity is None or identity != self._seen:
-            self._seen, found = _load(self.path, self._last_good)
-            if isinstance(found, InvalidFile):
-                self.trouble = found
-            else:
-                self._state, self.trouble = found, None
-        return self._state
+        self._file.look()
+        return self._file.state
 
     async def get(self, key_id: str) -> Key | None:
         return self.state().keys.get(key_id)
@@ -144,28 +129,13 @@ class FileKeys:
         """The keys, to be changed in place while no other process writes. They are written when the
         block is left, unless it raises or changes nothing; a broken file is not written over."""
         with _file_lock(self.path):
-            _, found = _load(self.path)
-            if isinstance(found, InvalidFile):
-                raise KeyFileError(found)
+            found = FollowedFile(self.path, decode_keys, KeyFileError).state
             keys = dict(found.keys)
             yield keys
             if keys != found.keys:
                 _append_trail(self.path, found.keys, keys)
                 _write(self.path, KeyState(keys, found.certificates))
         self.state()
-
-
-def _load(
-    path: str, last_good: str | None = None
-) -> tuple[Identity | None, KeyState | InvalidFile]:
-    """Which file it is and what it says; a good one is copied to `last_good`."""
-    identity, content = read_stable(path)
-    if isinstance(content, InvalidFile):
-        return identity, content
-    found = decode_keys(content, path)
-    if isinstance(found, KeyState):
-        keep_copy(last_good, content)
-    return identity, found
 
 
 @contextmanager

@@ -10,11 +10,13 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal
+
+import msgspec
 
 from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, StoreTrouble
-from headgate.core.lease import Changes, Debit, LeaseAccount, LimitRef
+from headgate.core.lease import Debit, LeaseAccount, LimitRef
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
@@ -260,16 +262,16 @@ class StoredLeases(MemoryLeases):
         lease.version = version
 
     async def _read(self, lease_id: str, kept: ExpiringRecord) -> WireLease:
-        parts = lease_from_text(kept.text)
-        ns = await self._open_namespace(parts.namespace)
+        stored, demands = lease_from_text(kept.text)
+        ns = await self._open_namespace(stored.namespace)
         book = LeaseAccount(
-            ns.engine.settlements, ns.engine.store, parts.demands, parts.at_ms, parts.keep,
-            untaken=parts.untaken,
+            ns.engine.settlements, ns.engine.store, demands, stored.at_ms, stored.keep,
+            untaken=stored.untaken,
         )  # fmt: skip
-        book.standing, book.owed, book.settled = parts.standing, parts.owed, parts.settled
-        book.closed = parts.state is not LeaseState.OPEN
+        book.standing, book.owed = _by_limit(stored.standing), _by_limit(stored.owed)
+        book.settled, book.closed = stored.settled, stored.state is not LeaseState.OPEN
         lease = WireLease(
-            parts.namespace, book, kept.until_ms, lease_id, parts.state, parts.busy_until_ms,
+            stored.namespace, book, kept.until_ms, lease_id, stored.state, stored.busy_until_ms,
             kept.version,
         )  # fmt: skip
         book.store = WriteAheadCredits(book.store, lambda: self._write(lease))
@@ -294,93 +296,69 @@ def too_many_leases() -> ServiceError:
 # --------------------------------------------------------------------------------------------------
 # A lease as a text, and back.
 
-FORMAT = 2
+FORMAT: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseParts:
-    """What a text says."""
+class StoredDemand(msgspec.Struct):
+    """What a lease took of one bucket."""
 
+    key: str
+    specs: tuple[Spec, ...]
+    version: int
+    own: bool
+    sources: tuple[str, ...]
+    amounts: tuple[int | None, ...]
+    parts: tuple[int, ...] | None
+
+    def demand(self) -> Demand:
+        terms = Terms(self.specs, self.version, own=self.own, sources=self.sources)
+        return Demand(BucketKey.from_text(self.key), terms, self.amounts, parts=self.parts)
+
+
+class StoredLease(msgspec.Struct):
+    """What a text says. JSON has no pairs as keys, so what is by limit is a list of rows."""
+
+    format: Literal[2]
     namespace: str
     state: LeaseState
     busy_until_ms: int
     at_ms: int
     keep: bool
-    demands: list[Demand]
+    demands: list[StoredDemand]
     untaken: set[LimitRef]
-    standing: dict[LimitRef, list[Debit]] | None
-    owed: Changes | None
+    standing: list[tuple[int, str, list[Debit]]] | None
+    owed: list[tuple[int, str, int]] | None
     settled: set[str] | None
 
 
 def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseAccount) -> str:
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "namespace": namespace,
-            "state": state.value,
-            "busy_until_ms": busy_until_ms,
-            "at_ms": book.at_ms,
-            "keep": book.keep,
-            "demands": [_demand_as_json(demand) for demand in book.demands],
-            "untaken": [list(spot) for spot in book.untaken],
-            "standing": _rows(book.standing),
-            "owed": _rows(book.owed),
-            "settled": None if book.settled is None else sorted(book.settled),
-        },
-        separators=(",", ":"),
-    )
-
-
-def lease_from_text(text: str) -> LeaseParts:
-    try:
-        values = json.loads(text)
-        if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']}")
-        standing, owed, settled = values["standing"], values["owed"], values["settled"]
-        return LeaseParts(
-            values["namespace"],
-            LeaseState(values["state"]),
-            values["busy_until_ms"],
-            values["at_ms"],
-            values["keep"],
-            [_demand_from_json(row) for row in values["demands"]],
-            {(place, name) for place, name in values["untaken"]},
-            None
-            if standing is None
-            else {(at, name): _debits(rows) for at, name, rows in standing},
-            None if owed is None else {(at, name): int(milli) for at, name, milli in owed},
-            None if settled is None else set(settled),
+    demands = [
+        StoredDemand(
+            one.key.text, one.terms.specs, one.terms.version, one.terms.own, one.terms.sources,
+            one.amounts, one.parts,
         )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        for one in book.demands
+    ]  # fmt: skip
+    stored = StoredLease(
+        FORMAT, namespace, state, busy_until_ms, book.at_ms, book.keep, demands, set(book.untaken),
+        _rows(book.standing), _rows(book.owed), book.settled,
+    )  # fmt: skip
+    return json.dumps(msgspec.to_builtins(stored), separators=(",", ":"))
+
+
+def lease_from_text(text: str) -> tuple[StoredLease, list[Demand]]:
+    try:
+        stored = msgspec.convert(json.loads(text), StoredLease)
+        return stored, [one.demand() for one in stored.demands]
+    except (ValueError, TypeError, RecursionError, msgspec.ValidationError) as error:
         raise Damaged(
             f"a stored lease cannot be read ({error!r}); a newer headgate may have written it"
         ) from error
 
 
-def _rows(values: dict[LimitRef, Any] | None) -> list[list[Any]] | None:
-    return None if values is None else [[*spot, value] for spot, value in values.items()]
+def _rows(values: dict[LimitRef, Any] | None) -> list[Any] | None:
+    return None if values is None else [(*ref, value) for ref, value in values.items()]
 
 
-def _debits(rows: list[Any]) -> list[Debit]:
-    return [Debit(at_ms, milli, taken) for at_ms, milli, taken in rows]
-
-
-def _demand_as_json(demand: Demand) -> dict[str, Any]:
-    terms = demand.terms
-    return {
-        "key": demand.key.text,
-        "specs": [list(spec) for spec in terms.specs],
-        "version": terms.version,
-        "own": terms.own,
-        "sources": list(terms.sources),
-        "amounts": list(demand.amounts),
-        "parts": None if demand.parts is None else list(demand.parts),
-    }
-
-
-def _demand_from_json(row: dict[str, Any]) -> Demand:
-    specs = tuple(Spec(*spec) for spec in row["specs"])
-    terms = Terms(specs, row["version"], own=row["own"], sources=tuple(row["sources"]))
-    key, amounts, parts = BucketKey.from_text(row["key"]), tuple(row["amounts"]), row["parts"]
-    return Demand(key, terms, amounts, parts=None if parts is None else tuple(parts))
+def _by_limit(rows: list[tuple[int, str, Any]] | None) -> dict[LimitRef, Any] | None:
+    return None if rows is None else {(place, name): value for place, name, value in rows}

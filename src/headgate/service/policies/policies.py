@@ -84,10 +84,10 @@ def read_stable(path: str) -> tuple[Identity | None, bytes | InvalidFile]:
     return None, InvalidFile((FileFault(path, 1, 1, said),))
 
 
-def keep_copy(copy: str | None, content: bytes) -> None:
+def keep_copy(copy: str | None, content: bytes | InvalidFile) -> None:
     """Keeps a file that was good where a worker that starts later finds it. The copy is replaced
     whole, so that no reader ever sees half of it. `copy=None` keeps nothing."""
-    if copy is None:
+    if copy is None or isinstance(content, InvalidFile):
         return
     spare = f"{copy}.{os.getpid()}.new"
     try:
@@ -130,7 +130,6 @@ class PolicyFileError(HeadgateError):
     """There are no policies to start with."""
 
     def __init__(self, broken: InvalidFile) -> None:
-        self.broken = broken
         super().__init__(f"the policy file cannot be used:\n{broken}")
 
 
@@ -258,7 +257,7 @@ def _policy_as_json(policy: Policy) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------------------------------
-# Watching the file: a change is taken up whole, a broken file changes nothing but is told.
+# Following a file: a change is taken up whole, a broken file changes nothing but is told.
 #
 # What is looked at is the file behind the path, with every link resolved: a Kubernetes ConfigMap
 # replaces a directory link beside the file and never touches the file it was. A look is a `stat`;
@@ -266,13 +265,15 @@ def _policy_as_json(policy: Policy) -> dict[str, Any]:
 #
 #     look ── same file ─────────────> nothing
 #          ── other, same content ───> nothing, but earlier trouble is over
-#          ── other, good ───────────> new policies
-#          ── other, broken or gone ─> the old policies stay; trouble is told until it is over
+#          ── other, good ───────────> what it says is in force
+#          ── other, broken or gone ─> the old stays in force; trouble is told until it is over
 #
 # A worker that starts while the file is broken goes by the last good one, of which its siblings
 # keep a copy; where there is no copy, there is nothing to start with.
 
 POLL_MS = 2000
+
+State = TypeVar("State")
 
 
 class ReloadResult(StrEnum):
@@ -292,42 +293,91 @@ class _FileVersion:
     settled: bool  # read again after its time stamp could have hidden a second write
 
 
-class Watcher:
-    """Holds the policies in force. `current` is one attribute, swapped whole: a request that reads
-    it once sees one snapshot, and there is never a moment without one.
+class FollowedFile(Generic[State]):
+    """What a file says, which others may replace. `state` is one attribute, swapped whole.
 
     `trouble` says why the file is not what the service goes by; None where it is.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
-        now_ms: int,
-        *,
-        poll_ms: int = POLL_MS,
+        path: str,
+        check: Callable[[bytes, str], State | InvalidFile],
+        error: Callable[[InvalidFile], HeadgateError],
         last_good: str | None = None,
     ) -> None:
-        """`last_good` is where to keep a copy of the last good file. Raises PolicyFileError where
-        neither the file nor the copy can be used: there is nothing older to keep."""
-        self.path = str(path)
+        """`last_good` is where to keep a copy of the last good file. Raises `error` where neither
+        the file nor the copy can be used: there is nothing older to keep."""
+        self.path = path
+        self._check = check
         self._last_good = last_good
-        self.poll_ms = poll_ms
-        self._lock = threading.Lock()
-        self._next_ms = now_ms + poll_ms
-        identity, content = read_stable(self.path)
-        found = _check(content, self.path)
         self.trouble: InvalidFile | None = None
-        if isinstance(found, InvalidFile):
-            self.trouble = found
-            found = self._load_last_good(found)
-        elif isinstance(content, bytes):
-            keep_copy(last_good, content)
-        self.current: Policies = found
-        self._first = found.runtime
+        identity, content = read_stable(path)
         self._seen = _FileVersion(identity, _digest(content), settled=False)
+        found = self._read(content)
+        if not isinstance(found, InvalidFile):
+            keep_copy(last_good, content)
+        else:
+            self.trouble = found
+            content = found if last_good is None else read_stable(last_good)[1]
+            found = self._read(content)
+            if isinstance(found, InvalidFile):
+                raise error(self.trouble)
+        self.state, self._digest = found, _digest(content)
+
+    def look(self, *, at_once: bool = False) -> ReloadResult:
+        """Takes up what the file says now; `at_once` whatever its time stamp says."""
+        seen, identity = self._seen, identify(self.path)
+        if identity is not None and identity == seen.identity and seen.settled and not at_once:
+            return ReloadResult.SAME
+        identity, content = read_stable(self.path)
+        digest = _digest(content)
+        is_new = digest != self._digest and (digest != seen.digest or not digest)
+        found = self._read(content) if is_new else None
+        # Only now: a file whose check failed for want of memory is checked again.
+        self._seen = _FileVersion(identity, digest, settled=identity == seen.identity)
+        if isinstance(found, InvalidFile):
+            if self.trouble == found:
+                return ReloadResult.SAME
+            self.trouble = found
+            return ReloadResult.BROKEN
+        if found is not None:
+            self.state, self._digest, self.trouble = found, digest, None
+            keep_copy(self._last_good, content)
+            return ReloadResult.LOADED
+        if self.trouble is not None and digest == self._digest:
+            self.trouble = None
+            return ReloadResult.OVER
+        return ReloadResult.SAME
+
+    def _read(self, content: bytes | InvalidFile) -> State | InvalidFile:
+        return content if isinstance(content, InvalidFile) else self._check(content, self.path)
+
+
+def _digest(content: bytes | InvalidFile) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
+
+
+class Watcher:
+    """Holds the policies in force, and looks at their file now and then. A request that reads
+    `current` once sees one snapshot, and there is never a moment without one."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], now_ms: int, *, last_good: str | None = None
+    ) -> None:
+        self.path = str(path)
+        self._file = FollowedFile(self.path, check_content, PolicyFileError, last_good)
+        self._lock = threading.Lock()
+        self._next_ms = now_ms + POLL_MS
+        self.current = self._file.state
+        self._first = self.current.runtime
         self.loaded_ms = now_ms
         self.loads = 1
         self.failures = 0 if self.trouble is None else 1
+
+    @property
+    def trouble(self) -> InvalidFile | None:
+        return self._file.trouble
 
     @property
     def restart_needed(self) -> bool:
@@ -341,56 +391,14 @@ class Watcher:
         with self._lock:
             if now_ms < self._next_ms and not at_once:
                 return ReloadResult.EARLY
-            self._next_ms = now_ms + self.poll_ms
-            seen, identity = self._seen, identify(self.path)
-            if identity is not None and identity == seen.identity and seen.settled and not at_once:
-                return ReloadResult.SAME
-            identity, content = read_stable(self.path)
-            digest = _digest(content)
-            found: Policies | InvalidFile | None = None
-            if digest != self.current.digest and (digest != seen.digest or not digest):
-                found = _check(content, self.path)
-            # Only now: a file whose check failed for want of memory is checked again.
-            self._seen = _FileVersion(identity, digest, settled=identity == seen.identity)
-            result = self._take_up(digest, found, now_ms)
-            if result is ReloadResult.LOADED and isinstance(content, bytes):
-                keep_copy(self._last_good, content)
+            self._next_ms = now_ms + POLL_MS
+            result = self._file.look(at_once=at_once)
+            if result is ReloadResult.LOADED:
+                self.current = self._file.state.with_rules_of(self.current)
+                self.loaded_ms, self.loads = now_ms, self.loads + 1
+            elif result is ReloadResult.BROKEN:
+                self.failures += 1
         return result
-
-    def _load_last_good(self, broken: InvalidFile) -> Policies:
-        if self._last_good is None:
-            raise PolicyFileError(broken)
-        found = _check(read_stable(self._last_good)[1], self.path)
-        if isinstance(found, InvalidFile):
-            raise PolicyFileError(broken)
-        return found
-
-    def _take_up(
-        self, digest: str, found: Policies | InvalidFile | None, now_ms: int
-    ) -> ReloadResult:
-        if isinstance(found, Policies):
-            self.current = found.with_rules_of(self.current)
-            self.loaded_ms, self.loads = now_ms, self.loads + 1
-            self.trouble = None
-            return ReloadResult.LOADED
-        if isinstance(found, InvalidFile):
-            if self.trouble == found:
-                return ReloadResult.SAME
-            self.trouble = found
-            self.failures += 1
-            return ReloadResult.BROKEN
-        if self.trouble is not None and digest == self.current.digest:
-            self.trouble = None
-            return ReloadResult.OVER
-        return ReloadResult.SAME
-
-
-def _check(content: bytes | InvalidFile, path: str) -> Policies | InvalidFile:
-    return content if isinstance(content, InvalidFile) else check_content(content, path)
-
-
-def _digest(content: bytes | InvalidFile) -> str:
-    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
 
 
 # --------------------------------------------------------------------------------------------------
@@ -400,8 +408,6 @@ def _digest(content: bytes | InvalidFile) -> str:
 # is noted once, however many workers see the same file.
 
 NAMES_MAX = 100
-
-State = TypeVar("State")
 
 
 @dataclass(slots=True)

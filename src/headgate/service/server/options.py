@@ -27,7 +27,6 @@ class ServerOptions:
     program: Options
     host: str = "127.0.0.1"
     port: int = 8080
-    workers: int = 1
     grpc_port: int | None = None
     tls_certificate: str | None = None
     tls_key: str | None = None

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from types import FrameType
@@ -27,6 +26,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from headgate.core.errors import HeadgateError
+from headgate.core.history import iso_time
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
@@ -48,9 +48,8 @@ SERVER_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC)
         found = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": iso_time(int(record.created * 1000)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "pid": record.process,
@@ -138,7 +137,7 @@ def _serve(serving: ServerOptions, given: Sequence[str]) -> int:
         return _work(serving, socket.socket(fileno=serving.descriptor))
     with listen(serving) as listener:
         serving = replace(serving, port=listener.getsockname()[1])
-        if serving.workers == 1:
+        if serving.program.workers == 1:
             return _work(serving, listener, announce=True)
         return _supervise(serving, given, listener)
 
@@ -298,7 +297,7 @@ def side_server_of(serving: ServerOptions, program: Program) -> StartSideServer 
     if serving.tls_certificate is not None and serving.tls_key is not None:
         tls = Tls(serving.tls_certificate, serving.tls_key, serving.tls_client_ca)
     settings = GrpcSettings(
-        host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.workers > 1
+        host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.program.workers > 1
     )
 
     async def start() -> SideServer:
@@ -311,15 +310,16 @@ def startup_message(serving: ServerOptions, program: Program) -> str:
     """What a person wants to know when it has started; no secrets."""
     url = serving.url
     policies = serving.program.policies
+    fails = "open" if program.service.settings.fail_open else "closed"
     lines = [
         f"headgate serves on {url}",
         f"  store     {shown_store(program.service.repository.url)}",
         f"  policies  {policies or 'none: everybody has 1000 tokens, 10 more each second'}",
         f"  keys      {serving.program.keys or NO_KEYS}",
-        f"  fails     {'open' if program.settings.fail_open else 'closed'} while the store is away",
+        f"  fails     {fails} while the store is away",
     ]
-    if serving.workers > 1:
-        lines.append(f"  workers   {serving.workers}")
+    if serving.program.workers > 1:
+        lines.append(f"  workers   {serving.program.workers}")
     if serving.grpc_port is not None:
         lines.append(f"  grpc      {serving.host}:{serving.grpc_port}")
     key = "" if serving.program.keys is None else " -H 'authorization: Bearer hg_…'"

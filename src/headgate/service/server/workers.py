@@ -92,7 +92,7 @@ class Workers:
         # A policy file may name a store. All workers use the one of the start, whatever the file
         # says by now: workers on different stores would admit a multiple of every limit.
         self._environment = {**os.environ, f"{PREFIX}STORE": store_url}
-        self._workers = [Worker() for _ in range(serving.workers)]
+        self._workers = [Worker() for _ in range(serving.program.workers)]
         self._has_served = False
         self._ending = False
         deaths = worker_deaths()
