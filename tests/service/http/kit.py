@@ -43,7 +43,7 @@ class Said(NamedTuple):
 def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
     metrics = ServiceMetrics()
     world.service._on_answer = metrics.count_answer
-    world.service._on_yes = metrics.count_admitted
+    world.service.on_admitted = metrics.count_admitted
     return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
 
 
