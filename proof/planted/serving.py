@@ -53,7 +53,7 @@ MUTANTS = [
           "tests/service/decide/test_cases.py::test_case[bad misspelt]"),
     fault("service: a newline may follow a limit's name", "name_meta",
           "pattern.fullmatch},", 're.compile(pattern.pattern + "$").match},',
-          "tests/service/decide/test_requests.py::test_a_newline_belongs_to_no_name"),
+          "tests/service/decide/test_requests.py::test_bounds"),
     fault("rest: the last of two equal keys counts", "body_reader",
           'b"\\\\" in body or body.count(b":") != _encode(found).count(b":"):', 'b"\\\\" in body:',
           "tests/service/http/test_reading.py::test_what_is_not_plain_json_is_told"),
