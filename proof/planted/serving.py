@@ -275,7 +275,7 @@ MUTANTS = [
           "tests/service/hostile/test_keys.py::test_many_unknown_keys_beyond_the_list_look_like_a_busy_store"),
     fault("Envoy: whoever has no key that could be looked up gets an error", "_is_for_envoy",
           "_reason(problem) not in", "_because(problem) is not None or _reason(problem) not in",
-          "tests/service/envoy/test_undecided.py::test_keys_in_a_store_that_answers_and_cannot_look_them_up"),
+          "tests/service/envoy/test_undecided.py::test_a_store_that_answers_and_cannot_decide"),
     fault("policies: amounts are more than Redis keeps", "decode.TOKENS_MAX",
           "TOKENS_MAX = 10**12", "TOKENS_MAX = 10**13",
           "tests/service/policies/test_reading.py::test_redis_keeps_every_limit_that_a_file_can_have"),
