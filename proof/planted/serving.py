@@ -59,7 +59,7 @@ MUTANTS = [
           "tests/service/http/test_reading.py::test_what_is_not_plain_json_is_told"),
     fault("rest: an escaped colon hides that a key came twice", "body_reader",
           'if b"\\\\" in body or body.count(b":") !=', 'if body.count(b":") !=',
-          "tests/service/http/test_fast_read.py::test_a_check_is_read_the_same_both_ways"),
+          "tests/service/http/test_reading.py::test_a_check_is_read_the_same_both_ways"),
     fault("service: a lease of another namespace is found", "Leases._find",
           "None or lease.namespace != namespace or lease.expires_ms", "None or lease.expires_ms",
           "tests/service/leases/test_leases.py::test_a_lease_is_its_namespaces_only"),

@@ -342,7 +342,7 @@ def body_reader(
     kind: type[BodyT], build: Callable[[BodyT], RequestT]
 ) -> Callable[[bytes], RequestT]:
     """What makes a request of the bytes of a body of this kind. It reads a check in 1.5 µs, where
-    `decode_strictly` and `parse_body` take 4.2; tests/service/http/test_fast_read.py holds both
+    `decode_strictly` and `parse_body` take 4.2; tests/service/http/test_reading.py holds both
     equal."""
     decode = msgspec.json.Decoder(kind).decode
 
