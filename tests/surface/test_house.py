@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 686,
     "integrations": 1898,
     "layers": 1394,
-    "service": 11284,
+    "service": 11263,
     "stores": 13212,
     "testing": 1687,
     "transport": 1746,
