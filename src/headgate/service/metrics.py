@@ -220,7 +220,8 @@ DURATION_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 WIRES = ("rest", "grpc", "rls")
 
 _STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-_ERRORS = frozenset(code.value for code in Code) - {Code.RATE_LIMIT_EXCEEDED.value}
+# Problems of HTTP itself count as "other".
+_ERRORS = {code for code in Code if not code.is_of_http} - {Code.RATE_LIMIT_EXCEEDED}
 
 
 class TargetCounters:

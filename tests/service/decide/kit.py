@@ -21,7 +21,7 @@ from headgate.service.decide.requests import (
     parse_release,
     parse_settle,
 )
-from headgate.service.decide.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule
+from headgate.service.decide.rules import EXACT, GLOBAL, SCOPE, TOKENS, Rule, Rules
 from headgate.service.decide.service import Service
 from headgate.service.settings import ServiceSettings
 from headgate.testing import FakeClock, RecordingStore
@@ -38,7 +38,7 @@ PARSERS: dict[str, Callable[..., Any]] = {
 }
 
 
-class TableRules:
+class TableRules(Rules):
     """Rules from a dict: (scope, resource), (scope, None) and (None, None) to a rule."""
 
     def __init__(

@@ -46,6 +46,18 @@ BORDERS: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
     (parse_acquire, ask(amounts={"a": 0}), ask(amounts={"a": -1}), "amounts.a"),
     (parse_acquire, ask(amounts={f"a{n}": 1 for n in range(16)}),
      ask(amounts={f"a{n}": 1 for n in range(17)}), "amounts"),
+    # A newline belongs to no name.
+    *[(parse_check, ask(), ask(**{name: f"{good}\n"}), name) for name, good in (
+        ("scope", "user"), ("resource", "api.search"), ("namespace", "default"),
+    )],
+    (parse_batch, {"requests": [ask()], "namespace": "default"},
+     {"requests": [ask()], "namespace": "default\n"}, "namespace"),
+    (parse_batch, {"requests": [ask(), ask()]},
+     {"requests": [ask(), ask(resource="a\n")]}, "requests[1].resource"),
+    (parse_acquire, ask(amounts={"a": 1}), ask(amounts={"a\n": 1}), "amounts"),
+    *[(parse_descriptors, {"descriptors": [DESCRIPTOR]},
+       {"descriptors": [DESCRIPTOR | {name: "a\n"}]}, f"descriptors[0].{name}")
+      for name in ("resource", "identifier")],
 ]  # fmt: skip
 
 
@@ -81,23 +93,3 @@ def test_what_is_wrong_is_said(values: Any, field: str, detail: str) -> None:
     with pytest.raises(ServiceError) as caught:
         parse_check(values)
     assert (caught.value.field, caught.value.detail) == (field, detail)
-
-
-@pytest.mark.parametrize(
-    ("parse", "values", "field"),
-    [
-        (parse_check, ask(scope="user\n"), "scope"),
-        (parse_check, ask(namespace="default\n"), "namespace"),
-        (parse_batch, {"requests": [ask()], "namespace": "default\n"}, "namespace"),
-        (parse_batch, {"requests": [ask(), ask(resource="a\n")]}, "requests[1].resource"),
-        (parse_acquire, ask(amounts={"a\n": 1}), "amounts"),
-        (parse_descriptors, {"descriptors": [{"scope": "ip", "resource": "a\n"}]},
-         "descriptors[0].resource"),
-        (parse_descriptors, {"descriptors": [DESCRIPTOR | {"identifier": "a\n"}]},
-         "descriptors[0].identifier"),
-    ],
-)  # fmt: skip
-def test_a_newline_belongs_to_no_name(parse: Any, values: dict[str, Any], field: str) -> None:
-    with pytest.raises(ServiceError) as caught:
-        parse(values)
-    assert caught.value.field == field

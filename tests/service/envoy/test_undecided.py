@@ -22,7 +22,6 @@ from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.grpc.proto.envoy.rls_pb2 import RateLimitResponse
 from headgate.service.keys.access import TTL_MS, Authenticator
-from headgate.service.keys.key import mint, parse_grant
 from headgate.service.keys.stored import INDEX_MS, StoredKeys
 from headgate.service.settings import OnUndecided, OnUnknown
 from tests.service.decide.kit import Held, TableRules, World
@@ -39,7 +38,7 @@ from tests.service.envoy.kit import (
     should_rate_limit,
 )
 from tests.service.grpc.kit import Wire, wired
-from tests.service.keys.kit import MemoryKeys
+from tests.service.keys.kit import MemoryKeys, minted
 
 Ask = Callable[[Wire], Awaitable[Any]]
 
@@ -113,36 +112,10 @@ async def test_what_cannot_be_decided_is_answered_counted_and_logged_once(
     assert f"to {undecided} it" in logged[0]
 
 
-TROUBLES = [
-    (Full("no room"), "store_full", "STORAGE_UNAVAILABLE"),
-    (Contended("held"), "store_busy", "STORAGE_UNAVAILABLE"),
-    (Damaged("one record"), "record_damaged", "STORAGE_UNAVAILABLE"),
-    (StoreDenied("no dynamodb:UpdateItem on the table"), "storage_denied", "STORAGE_DENIED"),
-]
-
-
-@pytest.mark.parametrize(("trouble", "cause", "code"), TROUBLES)
-@pytest.mark.parametrize("undecided", OnUndecided)
-async def test_a_store_that_answers_and_cannot_decide(
-    trouble: StoreTrouble, cause: str, code: str, undecided: OnUndecided
-) -> None:
-    """That headgate is denied its rights lasts until an operator acts, so no setting may turn it
-    into an open gate."""
-    async with wired(World(), undecided=undecided) as wire:
-        wire.world.store.trouble = trouble
-        reply = await should_rate_limit(wire, descriptor(*USER))
-        assert causes(wire) == {cause: 1}
-        if undecided is OnUndecided.ALLOW and code != "STORAGE_DENIED":
-            assert reply.overall_code == OK
-        else:
-            assert reply.overall_code == OVER_LIMIT
-            assert body_of(reply)["code"] == code
-
-
 async def ask_without_key_lookup(wire: Wire, world: World, trouble: StoreTrouble) -> Any:
     """Envoy's answer with a good key that the store does not let the service look up."""
     catalog: Any = world.repository.backend.catalog
-    key = mint(parse_grant(["check"], "default", None), now_ms=0)
+    key = minted("check")
     await StoredKeys(catalog, world.clock).put(key.key)
     assert (await ask(wire, key=key.text)).overall_code == OK
     world.clock.advance(TTL_MS + INDEX_MS)  # what the service knows of keys is too old by now
@@ -163,7 +136,7 @@ async def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     world = World()
     async with wired(world, door_of(world), undecided=undecided) as wire:
         replies = [await ask_without_key_lookup(wire, world, trouble)]
-        stranger = mint(parse_grant(["check"], "default", None), now_ms=0)
+        stranger = minted("check")
         # The list of keys is asked for once a second, denied all the time.
         replies += [await ask(wire, key=stranger.text) for _ in range(3)]
         assert {one.overall_code for one in replies} == {OVER_LIMIT}
@@ -176,29 +149,41 @@ async def test_a_store_that_denies_the_service_its_keys_admits_nobody(
     assert len([line for line in lines if "GetItem" in line]) == 1, "it names the missing right"
 
 
-@pytest.mark.parametrize(
-    ("trouble", "cause"),
-    [
-        (Full("no room"), "store_full"),
-        (Throttled("too fast"), "store_throttled"),
-        (Unreachable("away"), "away"),
-    ],
-)
+# Where the trouble is met, what the counter calls it, and the code of a refusal.
+TROUBLES = [
+    ("buckets", Full("no room"), "store_full", "STORAGE_UNAVAILABLE"),
+    ("buckets", Contended("held"), "store_busy", "STORAGE_UNAVAILABLE"),
+    ("buckets", Damaged("one record"), "record_damaged", "STORAGE_UNAVAILABLE"),
+    ("buckets", StoreDenied("no dynamodb:UpdateItem"), "storage_denied", "STORAGE_DENIED"),
+    ("keys", Full("no room"), "store_full", "STORAGE_UNAVAILABLE"),
+    ("keys", Throttled("too fast"), "store_throttled", "STORAGE_UNAVAILABLE"),
+    ("keys", Unreachable("away"), None, "STORAGE_UNAVAILABLE"),
+]
+
+
+@pytest.mark.parametrize(("where", "trouble", "cause", "code"), TROUBLES)
 @pytest.mark.parametrize("undecided", OnUndecided)
-async def test_keys_in_a_store_that_answers_and_cannot_look_them_up(
-    trouble: StoreTrouble, cause: str, undecided: OnUndecided
+async def test_a_store_that_answers_and_cannot_decide(
+    where: str, trouble: StoreTrouble, cause: str | None, code: str, undecided: OnUndecided
 ) -> None:
-    """A store that is away is an error, as it is for a decision: Envoy's failure mode decides."""
+    """That headgate is denied its rights lasts until an operator acts, so no setting may turn it
+    into an open gate. A store that is away is an error: Envoy's failure mode decides."""
     world = World()
-    async with wired(world, door_of(world), undecided=undecided) as wire:
-        reply = await ask_without_key_lookup(wire, world, trouble)
-        if cause == "away":
-            assert isinstance(reply, ServiceError)
-            assert reply.code == "STORAGE_UNAVAILABLE"
-            assert causes(wire) == {}
+    async with wired(world, door_of(world) if where == "keys" else None, undecided=undecided) as w:
+        if where == "keys":
+            reply = await ask_without_key_lookup(w, world, trouble)
         else:
-            assert reply.overall_code == (OK if undecided is OnUndecided.ALLOW else OVER_LIMIT)
-            assert causes(wire) == {cause: 1}
+            world.store.trouble = trouble
+            reply = await should_rate_limit(w, descriptor(*USER))
+        assert causes(w) == ({} if cause is None else {cause: 1})
+        if cause is None:
+            assert isinstance(reply, ServiceError)
+            assert reply.code == code
+        elif undecided is OnUndecided.ALLOW and code != "STORAGE_DENIED":
+            assert reply.overall_code == OK
+        else:
+            assert reply.overall_code == OVER_LIMIT
+            assert body_of(reply)["code"] == code
 
 
 async def test_a_memory_store_at_its_bound_refuses_the_next_identifier() -> None:
@@ -270,7 +255,7 @@ async def test_a_wrong_key_in_envoys_configuration_does_not_open_the_gate(
 ) -> None:
     """Nor an identifier that the key may not ask about: the key is Envoy's, the identifier the
     client's, and an error would let the client pass."""
-    key = mint(parse_grant([scope], "default", prefix), now_ms=0)
+    key = minted(scope, prefix=prefix)
     world = World()
     authenticator = Authenticator(MemoryKeys((key.key,)), world.clock)
     async with wired(world, authenticator, undecided=OnUndecided.ALLOW) as wire:

@@ -10,11 +10,11 @@ from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.calls import Peer, is_local_peer, peer_of
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
 from headgate.service.keys.access import Authenticator, DenyReason
-from headgate.service.keys.key import Grant, MintedKey, mint, parse_grant
+from headgate.service.keys.key import Grant, MintedKey
 from tests.service.decide.kit import World
 from tests.service.envoy.kit import OK, body_of, descriptor, should_rate_limit
 from tests.service.grpc.kit import Wire, sent, wired
-from tests.service.keys.kit import MemoryKeys
+from tests.service.keys.kit import MemoryKeys, minted
 
 ASK = {"identifier": "u1", "resource": "api.search"}
 
@@ -46,10 +46,6 @@ async def call(wire: Wire, name: str, request: Any, *keys: str) -> ServiceError 
         return ServiceError(Code(said["code"]), said["detail"])
     found = await sent(wire, name, request, metadata=metadata)
     return found if isinstance(found, ServiceError) else None
-
-
-def minted(*scopes: str, namespace: str = "default", prefix: str | None = None) -> MintedKey:
-    return mint(parse_grant(list(scopes), namespace, prefix), now_ms=0)
 
 
 def door_of(

@@ -43,7 +43,7 @@ class Said(NamedTuple):
 def program_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Program:
     metrics = ServiceMetrics()
     world.service._on_answer = metrics.count_answer
-    world.service._on_yes = metrics.count_admitted
+    world.service.on_admitted = metrics.count_admitted
     return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
 
 
@@ -77,7 +77,8 @@ def scope_of(
 
 
 async def send_raw(app: Any, scope: dict[str, Any], parts: list[bytes]) -> Said:
-    """The answer to a request whose body comes in these parts."""
+    """The answer to a request whose body comes in these parts; then the client leaves. Status 0
+    stands for no answer."""
     waiting = [
         {"type": "http.request", "body": part, "more_body": place + 1 < len(parts)}
         for place, part in enumerate(parts)
@@ -91,6 +92,8 @@ async def send_raw(app: Any, scope: dict[str, Any], parts: list[bytes]) -> Said:
         sent.append(message)
 
     await app(scope, receive, send)
+    if not sent:
+        return Said(0, {}, b"")
     start = sent[0]
     names = [name for name, _ in start["headers"]]
     assert all(name == name.lower() for name in names)

@@ -11,12 +11,11 @@ from headgate.service.http.calls import Endpoint
 from headgate.service.http.messages import SANS
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.access import Authenticator
-from headgate.service.keys.key import MintedKey, mint, parse_grant
+from headgate.service.keys.key import parse_grant
 from tests.service.decide.kit import World
 from tests.service.http.kit import PATHS, Said, call, rest_of, run, scope_of, send_raw
-from tests.service.keys.kit import MemoryKeys
+from tests.service.keys.kit import MemoryKeys, minted
 
-NOW_MS = 1_700_000_000_000
 CHECK = PATHS["check"]
 ASK = {"identifier": "ann", "resource": "api.search", "namespace": "here"}
 
@@ -47,25 +46,13 @@ QUERIES = {
 }
 
 
-def _minted(
-    name: str, scopes: str, namespace: str = "here", prefix: str | None = None
-) -> MintedKey:
-    return mint(parse_grant(scopes.split(), namespace, prefix), name=name, now_ms=NOW_MS)
-
-
-ALL = "check read admin"
-# One key of each kind, for the namespace "here" unless said otherwise.
+ALL = ("check", "read", "admin")
+# One key of each kind, most of them for the namespace "here".
 KEYS = {
-    made.key.name: made
-    for made in (
-        _minted("check", "check"),
-        _minted("read", "read"),
-        _minted("admin", "admin"),
-        _minted("elsewhere", ALL, "elsewhere"),
-        _minted("ann", ALL, prefix="user:ann"),
-        _minted("bob", ALL, prefix="user:bob"),
-        _minted("root", ALL, "*"),
-    )
+    **{scope: minted(scope, namespace="here") for scope in ALL},
+    **{who: minted(*ALL, namespace="here", prefix=f"user:{who}") for who in ("ann", "bob")},
+    "elsewhere": minted(*ALL, namespace="elsewhere"),
+    "root": minted(*ALL, namespace="*"),
 }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from headgate.service.keys.access import KEYS_NAMESPACE
 from tests.service.decide.kit import World
 from tests.service.http.kit import PATHS, Said, call, rest_of, run
@@ -13,9 +15,11 @@ ASK = {"identifier": "ann", "resource": "api.search"}
 
 
 class Desk:
-    def __init__(self, **options: Any) -> None:
-        self.world = World(**options)
-        self.app = rest_of(self.world)
+    """An operator's, who may do everything: one call a request."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.app = rest_of(world)
 
     def __call__(self, method: str, path: str, body: Any = None, query: str = "") -> Said:
         found: Said = run(call(self.app, method, path, body, query=query))
@@ -25,8 +29,12 @@ class Desk:
         return self("POST", PATHS["check"], {**ASK, **more})
 
 
-def test_entities_from_birth_to_death() -> None:
-    desk = Desk()
+@pytest.fixture
+def desk(world: World) -> Desk:
+    return Desk(world)
+
+
+def test_entities_from_birth_to_death(desk: Desk) -> None:
     made = desk("POST", f"{NS}/entities", {"id": "user:ann", "name": "Ann", "metadata": {"a": [1]}})
     assert (made.status, made.json["version"], made.json["metadata"]) == (201, 1, {"a": [1]})
     assert desk("POST", f"{NS}/entities", {"id": "user:ann"}).status == 409
@@ -45,16 +53,14 @@ def test_entities_from_birth_to_death() -> None:
     assert (gone.status, gone.json["code"]) == (404, "ENTITY_NOT_FOUND")
 
 
-def test_what_cannot_be_written_as_json_is_a_problem_like_any_other() -> None:
+def test_what_cannot_be_written_as_json_is_a_problem_like_any_other(desk: Desk) -> None:
     """The library takes half of a surrogate pair in metadata; no JSON has it."""
-    desk = Desk()
     run(desk.world.repository.create_entity("e", metadata={"a": "\ud800"}))
     said = desk("GET", f"{NS}/entities/e")
     assert (said.status, said.json["code"]) == (500, "INTERNAL")
 
 
-def test_modes_of_an_entity_and_of_a_resource() -> None:
-    desk = Desk()
+def test_modes_of_an_entity_and_of_a_resource(desk: Desk) -> None:
     desk("POST", f"{NS}/entities", {"id": "user:ann"})
     assert desk("PATCH", f"{NS}/entities/user:ann", {"mode": "disabled"}).json["mode"] == "disabled"
     assert (desk.check().status, desk.check().json["code"]) == (403, "ENTITY_DISABLED")
@@ -68,8 +74,7 @@ def test_modes_of_an_entity_and_of_a_resource() -> None:
     assert desk.check().json["tokens_remaining"] == 9
 
 
-def test_stored_limits_come_before_policies() -> None:
-    desk = Desk()
+def test_stored_limits_come_before_policies(desk: Desk) -> None:
     assert desk.check().json["tokens_capacity"] == 10
     limit = {"name": "tokens", "capacity": 50, "refill_amount": 1, "refill_period_seconds": 1}
     path = f"{NS}/limits/entities/user:ann/api.search"
@@ -84,8 +89,7 @@ def test_stored_limits_come_before_policies() -> None:
     assert desk.check().json["tokens_capacity"] == 10
 
 
-def test_limits_of_a_resource_with_slashes_and_of_everybody() -> None:
-    desk = Desk()
+def test_limits_of_a_resource_with_slashes_and_of_everybody(desk: Desk) -> None:
     path = f"{NS}/limits/resources/api/v2/search"
     assert desk("PUT", path, {"limits": ["rpm:100/minute burst 150"]}).status == 200
     assert desk("GET", f"{NS}/limits/resources").json == {"items": ["api/v2/search"]}
@@ -100,8 +104,7 @@ def test_limits_of_a_resource_with_slashes_and_of_everybody() -> None:
     assert desk("GET", system).json["limits"] == []
 
 
-def test_bad_limits_are_told() -> None:
-    desk = Desk()
+def test_bad_limits_are_told(desk: Desk) -> None:
     whole = {"name": "a", "capacity": 1, "refill_amount": 1, "refill_period_seconds": 1}
     bad: list[tuple[Any, str]] = [
         ([], "limits"),
@@ -122,8 +125,7 @@ def test_bad_limits_are_told() -> None:
     assert desk("GET", f"{NS}/limits/system").json["limits"] == []
 
 
-def test_buckets_usage_and_audit() -> None:
-    desk = Desk()
+def test_buckets_usage_and_audit(desk: Desk) -> None:
     desk.check(tokens=6)
     held = desk("GET", f"{NS}/buckets/user:ann").json["items"]
     assert [(one["tokens_remaining"], one["total_consumed"]) for one in held] == [(4, 6)]
@@ -142,8 +144,7 @@ def test_buckets_usage_and_audit() -> None:
         assert desk("GET", f"{NS}/usage", query=bad).status == 400
 
 
-def test_namespaces_from_birth_to_death() -> None:
-    desk = Desk()
+def test_namespaces_from_birth_to_death(desk: Desk) -> None:
     made = desk("PUT", "/v1/namespaces/eu")
     assert (made.status, made.json["name"]) == (200, "eu")
     assert desk("PUT", "/v1/namespaces/eu").json["id"] == made.json["id"]
@@ -162,23 +163,17 @@ def test_namespaces_from_birth_to_death() -> None:
     assert desk("POST", f"{path}/recover").status == 404
 
 
-def test_the_keys_namespace_is_nobodys() -> None:
-    desk = Desk()
+def test_the_keys_namespace_is_nobodys(desk: Desk) -> None:
     run(desk.world.repository.register_namespace(KEYS_NAMESPACE))
     assert KEYS_NAMESPACE not in str(desk("GET", "/v1/namespaces").json)
     path = f"/v1/namespaces/{KEYS_NAMESPACE}"
-    for method, one in (
-        ("GET", path),
-        ("PUT", path),
-        ("DELETE", path),
-        ("GET", f"{path}/entities"),
-    ):
-        assert desk(method, one).status == 404
+    for method in ("GET", "PUT", "DELETE"):
+        assert desk(method, path).status == 404
+    assert desk("GET", f"{path}/entities").status == 404
     assert desk.check(namespace=KEYS_NAMESPACE).status == 404
 
 
-def test_leases_over_the_wire() -> None:
-    desk = Desk()
+def test_leases_over_the_wire(desk: Desk) -> None:
     made = desk("POST", "/v1/leases", {**ASK, "tokens": 5})
     assert (made.status, made.json["held"], made.headers["x-ratelimit-remaining"]) == (
         201, {"tokens": 5}, "5"
@@ -205,8 +200,7 @@ def test_leases_are_refused_where_they_could_not_be_found_again(world: World) ->
     assert world.store.verbs == []
 
 
-def test_counters_name_no_caller() -> None:
-    desk = Desk()
+def test_counters_name_no_caller(desk: Desk) -> None:
     desk.check(identifier="somebody-secret")
     desk.check(tokens=0)
     text = desk("GET", "/metrics")

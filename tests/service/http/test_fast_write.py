@@ -16,13 +16,7 @@ from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.layers.layer import ShadowVerdict
-from headgate.service.decide.answers import (
-    CheckResult,
-    batch_item,
-    check_body,
-    check_result,
-)
-from headgate.service.decide.problems import ServiceError, invalid
+from headgate.service.decide.answers import batch_item, check_body, check_result
 from headgate.service.decide.rules import Rule, Target
 from headgate.service.decide.service import Service
 from headgate.service.http.asgi import Rest
@@ -88,14 +82,6 @@ def test_both_ways_say_the_same(
     assert written.pop("content-length") == str(len(content))
     assert list(written.items()) == check_headers(answer)
     assert json.loads(batch_content([yes])) == {"results": [batch_item(answer)]}
-
-
-def test_a_batch_is_the_same_both_ways() -> None:
-    limit = Limit.per_minute("tokens", 10)
-    verdict, demand = decided(limit, [(0, 10), (1, 10)], "limiter")
-    answer = check_result(verdict, [demand], None, ("user", "api", 10))
-    results: list[CheckResult | ServiceError] = [answer, invalid("a", "b")]
-    assert json.loads(batch_content(results)) == {"results": [batch_item(one) for one in results]}
 
 
 def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:

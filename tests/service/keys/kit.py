@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headgate.service.keys.key import Key
+from headgate.service.keys.key import Key, MintedKey, mint, parse_grant
 
 
 class MemoryKeys:
@@ -37,3 +37,8 @@ class MemoryKeys:
     ) -> tuple[list[Key], str | None]:
         rest = [key for _, key in sorted(self._keys.items()) if cursor is None or key.id > cursor]
         return rest[:limit], rest[limit - 1].id if len(rest) > limit else None
+
+
+def minted(*scopes: str, namespace: str = "default", prefix: str | None = None) -> MintedKey:
+    """A new key with these scopes, for the entities whose ids begin like the prefix."""
+    return mint(parse_grant(scopes, namespace, prefix), now_ms=0)

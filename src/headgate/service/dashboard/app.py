@@ -27,7 +27,6 @@ from headgate.service.http.messages import (
     NO_HEADERS,
     Gone,
     Head,
-    HttpProblem,
     RawResponse,
     authenticate_request,
     body_of,
@@ -133,14 +132,6 @@ _EVENTS = [
 ]
 
 
-class ForeignOrigin(HttpProblem):
-    """A page of another site made a browser ask."""
-
-    def __init__(self) -> None:
-        told = "this must be asked by the dashboard's own page"
-        super().__init__(403, "FOREIGN_ORIGIN", told)
-
-
 class FaultSwitch(Protocol):
     """The switch of a demo, whose store can be broken on purpose; a service has none. `modes` says
     what each mode means."""
@@ -169,7 +160,7 @@ class Dashboard:
             elif scope["path"] == "/" or scope["path"].startswith("/ui"):
                 await self(scope, receive, send)
             elif scope["method"] not in SAFE and is_foreign(dict(scope["headers"])):
-                await _send(self._problem(ForeignOrigin()), send)
+                await _send(self._problem(ServiceError(Code.FOREIGN_ORIGIN)), send)
             else:
                 await rest(scope, receive, send)
 
@@ -197,7 +188,7 @@ class Dashboard:
             if method != "POST":
                 raise method_not_allowed("POST")
             if not is_own(head):
-                raise ForeignOrigin
+                raise ServiceError(Code.FOREIGN_ORIGIN)
             values = values_of(await body_of(receive, head, BODY_BYTES_MAX))
             act = self._preview if asked == "preview" else self._turn
             return _json(await act(scope, head, values))
@@ -244,13 +235,13 @@ class Dashboard:
 
     async def _stream(self, scope: Any, receive: Any, send: Any, head: Head) -> None:
         if is_foreign(head):
-            raise ForeignOrigin
+            raise ServiceError(Code.FOREIGN_ORIGIN)
         namespace = _namespace(scope)
         await self._permit(scope, head, namespace)
         await self._program.service.namespace(namespace)
         viewer = self._feed.join(namespace)
         if viewer is None:
-            raise HttpProblem(503, "TOO_MANY_VIEWERS", "too many pages watch already; close one")
+            raise ServiceError(Code.TOO_MANY_VIEWERS)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
             await relay(viewer, receive, send, self.leaving)
@@ -277,11 +268,11 @@ class Dashboard:
             raise AccessDenied(refusal, need)
 
     def _problem(self, error: HeadgateError) -> RawResponse:
-        if isinstance(error, ForeignOrigin):
+        problem = to_service_error(error)
+        if problem.code is Code.FOREIGN_ORIGIN:
             self._program.denials.note(FOREIGN_PAGE)
-        elif isinstance(error, AccessDenied):
-            self._program.note_refusal(error.refusal)
-        problem = error if isinstance(error, HttpProblem) else to_service_error(error)
+        elif isinstance(problem, AccessDenied):
+            self._program.note_refusal(problem.refusal)
         status, body, headers = problem_reply(problem)
         return _json(body, status, headers)
 

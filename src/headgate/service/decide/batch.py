@@ -113,7 +113,6 @@ def _results(
     whole: bool,
 ) -> list[ItemResult]:
     remaining = iter(rulings)
-    briefly = service.has_fast_path and not whole
     found: list[ItemResult] = []
     admissions: list[tuple[Target, int]] = []
     for one in items:
@@ -122,7 +121,7 @@ def _results(
             continue
         target, tokens, _, _ = one
         ruling = next(remaining)
-        if briefly and isinstance(ruling, Verdict):
+        if not whole and isinstance(ruling, Verdict):
             admitted = service.plain_admission(ruling, target)
             if admitted is not None:
                 found.append(admitted)

@@ -30,6 +30,11 @@ class Code(StrEnum):
         return code
 
     @property
+    def is_of_http(self) -> bool:
+        """Whether it is a problem of HTTP itself or of the console, which gRPC never has."""
+        return self.grpc_status == "UNKNOWN"
+
+    @property
     def type_uri(self) -> str:
         """The type of a problem is named after its code."""
         if self is Code.RATE_LIMIT_EXCEEDED:
@@ -75,21 +80,33 @@ class Code(StrEnum):
     STORAGE_DENIED = "STORAGE_DENIED", 500, "FAILED_PRECONDITION", "The store refuses the service"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED", 504, "DEADLINE_EXCEEDED", "There was no answer in time"
     INTERNAL = "INTERNAL", 500, "INTERNAL", "The service failed"
+    MALFORMED_REQUEST = "MALFORMED_REQUEST", 400, "UNKNOWN", "This is no request of HTTP/1.1"
+    HOST_MISSING = (
+        "HOST_MISSING", 400, "UNKNOWN", "A request of HTTP/1.1 needs the header field Host",
+    )  # fmt: skip
+    FOREIGN_ORIGIN = (
+        "FOREIGN_ORIGIN", 403, "UNKNOWN", "this must be asked by the dashboard's own page",
+    )  # fmt: skip
+    REQUEST_TIMEOUT = "REQUEST_TIMEOUT", 408, "UNKNOWN", "The request did not arrive in time"
+    TOO_MANY_HEADERS = "TOO_MANY_HEADERS", 431, "UNKNOWN", "There are too many header fields"
+    HEAD_TOO_LARGE = "HEAD_TOO_LARGE", 431, "UNKNOWN", "The header fields are too large"
+    TOO_MANY_VIEWERS = "TOO_MANY_VIEWERS", 503, "UNKNOWN", "too many pages watch already; close one"
 
 
 class ServiceError(HeadgateError):
-    """A request that gets a problem for an answer; nothing was consumed."""
+    """A request that gets a problem for an answer; nothing was consumed. Where there is nothing to
+    add, the code's headline is the detail."""
 
     def __init__(
         self,
         code: Code,
-        detail: str,
+        detail: str = "",
         *,
         field: str | None = None,
         retry_after_ms: int | None = None,
     ) -> None:
         self.code = code
-        self.detail = detail
+        self.detail = detail = detail or code.headline
         self.field = field
         self.retry_after_ms = retry_after_ms
         super().__init__(f"{code}: {field + ' ' if field else ''}{detail}")

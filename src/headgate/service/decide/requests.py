@@ -43,7 +43,6 @@ GLOBAL_SCOPE = "global"
 DEFAULT_SCOPE = "user"
 NO_METADATA: Mapping[str, str] = {}
 
-ValueT = TypeVar("ValueT")
 RequestT = TypeVar("RequestT")
 
 

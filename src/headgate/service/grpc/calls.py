@@ -252,23 +252,21 @@ class RateLimiterCalls:
     def calls(self) -> dict[str, GrpcCall]:
         """Every call by its name in the .proto file; the messages of decisions are named alike."""
         service = self._service
-        decisions: dict[str, tuple[Any, Any, Any]] = {
-            "CheckRateLimit": (requests.parse_check, service.check, check_reply),
-            "BatchCheckRateLimit": (requests.parse_batch, service.batch, batch_reply),
-            "CheckAll": (requests.parse_descriptors, service.check_all, combined_reply),
-            "Acquire": (requests.parse_acquire, service.acquire, acquire_reply),
-        }
-        changes = {
-            "Adjust": (requests.parse_adjust, service.adjust),
-            "Settle": (requests.parse_settle, service.settle),
-            "Release": (requests.parse_release, service.release),
-        }
         found = {"HealthCheck": GrpcCall(self._health, pb.HealthCheckRequest)}
-        for name, decision in decisions.items():
-            verb = partial(self._decide, *decision)
-            found[name] = GrpcCall(verb, getattr(pb, f"{name}Request"))
-        for name, change in changes.items():
-            found[name] = GrpcCall(partial(self._change, *change), pb.LeaseRequest)
+        for name, parse, act, reply in (
+            ("CheckRateLimit", requests.parse_check, service.check, check_reply),
+            ("BatchCheckRateLimit", requests.parse_batch, service.batch, batch_reply),
+            ("CheckAll", requests.parse_descriptors, service.check_all, combined_reply),
+            ("Acquire", requests.parse_acquire, service.acquire, acquire_reply),
+        ):
+            decide = partial(self._decide, parse, act, reply)
+            found[name] = GrpcCall(decide, getattr(pb, f"{name}Request"))
+        for name, read, change in (
+            ("Adjust", requests.parse_adjust, service.adjust),
+            ("Settle", requests.parse_settle, service.settle),
+            ("Release", requests.parse_release, service.release),
+        ):
+            found[name] = GrpcCall(partial(self._change, read, change), pb.LeaseRequest)
         return found
 
     async def _decide(

@@ -22,7 +22,7 @@ from headgate.service.decide.requests import BatchRequest
 from headgate.service.decide.service import Service
 from headgate.service.http import messages
 from headgate.service.http.calls import query_of
-from headgate.service.http.messages import Gone, HttpProblem, RawResponse, Reply, encode_reply
+from headgate.service.http.messages import Gone, RawResponse, Reply, encode_reply
 from headgate.service.http.routes import cold_reply
 from headgate.service.keys.access import DEV_CALLER, AccessDenied
 from headgate.service.leases.store import MemoryLeases
@@ -31,8 +31,9 @@ from headgate.service.program import Program
 # --------------------------------------------------------------------------------------------------
 # What wires need of the event loop: deadlines that cost next to nothing, and a ticker.
 #
-# A timer for every request would cost more than most decisions. Requests that are under way stand
-# in one dict instead, in the order in which they are due, and one timer looks at its beginning.
+# `asyncio.timeout` for every request would cost 5 µs, a third of a check. Requests that are under
+# way stand in one dict instead (0.7 µs), in the order in which they are due, and one timer looks at
+# its beginning.
 
 STEP_S = 0.02
 TICK_S = 1.0
@@ -216,7 +217,7 @@ class Rest:
         """The last line: whatever it is, the client gets no traceback."""
         if not isinstance(error, HeadgateError):
             log.error("a request failed in an unforeseen way", exc_info=error)
-        problem = error if isinstance(error, HttpProblem) else to_service_error(error)
+        problem = to_service_error(error)
         if isinstance(problem, AccessDenied):
             self.program.note_refusal(problem.refusal)
         self._metrics.count_error(problem.code)
@@ -294,10 +295,10 @@ class Rest:
                 return
 
 
-def _deadline_error(reached: list[str]) -> ServiceError | HttpProblem:
+def _deadline_error(reached: list[str]) -> ServiceError:
     """The service was slow, or the client: which, is told by how far the request came."""
     if not reached:
-        return HttpProblem.of("request timeout")
+        return ServiceError(Code.REQUEST_TIMEOUT)
     return ServiceError(
         Code.DEADLINE_EXCEEDED,
         "it is not known whether the tokens were taken; try again",

@@ -25,9 +25,10 @@ import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.http.asgi import Rest
 from headgate.service.http.express import Express, header_lines
-from headgate.service.http.messages import PROBLEM_JSON, SANS, HttpProblem, problem_reply
+from headgate.service.http.messages import PROBLEM_JSON, SANS, problem_reply
 from headgate.service.keys.access import sans_of
 
 HEAD_BYTES_MAX = 32_768  # trailers count as head
@@ -68,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _unread = b""  # bytes that were read; those from `_at` on are not parsed yet
     _at = 0
     _parsing = False
-    _refusal = "malformed"
+    _refusal = Code.MALFORMED_REQUEST
     _refuse_later = False  # an answer to an earlier request goes first
     _due_s: float | None = None  # when the client must have done what it is waited for
     _timer: Any = None
@@ -187,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if part is HEAD:
             self._part_bytes += size
             if self._part_bytes > HEAD_BYTES_MAX and self._is_head_too_large(piece):
-                self._refuse("head too large")
+                self._refuse(Code.HEAD_TOO_LARGE)
                 return
         super().data_received(piece)
         if self._part is not part:
@@ -205,7 +206,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._part_bytes <= most:
             return
         if self._part is TRAILERS:
-            self._refuse("head too large")
+            self._refuse(Code.HEAD_TOO_LARGE)
         else:
             self.transport.abort()
 
@@ -249,13 +250,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def _judge_head(self) -> None:
         """Raises where a request must be refused; the parser passes that on to its feeder."""
         if not self._hosts and self.parser.get_http_version() == "1.1":
-            self._refusal = "no host"
+            self._refusal = Code.HOST_MISSING
             raise ValueError("no host")
         # A head that began in the middle of a slice was not counted as it came.
         if not self._part_bytes:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > HEAD_BYTES_MAX:
-                self._refusal = "head too large"
+                self._refusal = Code.HEAD_TOO_LARGE
                 raise ValueError("head too large")
 
     def on_chunk_header(self) -> None:
@@ -319,7 +320,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called by uvicorn where the parser finds no HTTP, or `_judge_head` a request no good."""
         self._refuse(self._refusal)
 
-    def _refuse(self, name: str) -> None:
+    def _refuse(self, code: Code) -> None:
         """Answers a request that cannot be read, and takes no more of this connection.
 
         What still comes is read and dropped until the client closes, within bounds: if it were left
@@ -329,7 +330,7 @@ class BoundedProtocol(HttpToolsProtocol):
         own = self._part in (BODY, TRAILERS)  # whether `cycle` is of the request that is refused
         under_way = cycle is not None and not cycle.response_complete
         answered = own and (cycle.response_complete or cycle.response_started)
-        self._refusal, self._part, self._part_bytes = name, REFUSED, 0
+        self._refusal, self._part, self._part_bytes = code, REFUSED, 0
         if own and under_way:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -347,7 +348,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _refusal_answer(self) -> bytes:
-        status, body, _ = problem_reply(HttpProblem.of(self._refusal))
+        status, body, _ = problem_reply(ServiceError(self._refusal))
         content = _encode(body)
         fields = [
             *self.server_state.default_headers,
