@@ -117,11 +117,24 @@ rate_limits:
   - {name: by_address, scope: ip, resource: global, capacity: 5000, refill_rate: 1/86400}
   - {name: racer, scope: user, resource: race, capacity: 30, refill_rate: 0}
   - {name: racers, scope: global, resource: race, capacity: 50, refill_rate: 0}
+  - {name: heavy, scope: user, resource: hits, capacity: 3, refill_rate: 0}
+  - {name: looked, scope: global, resource: hits, capacity: 8, refill_rate: 0}
 """
 FIRST_ROUTE = """\
                         - match: {prefix: "/"}
 """
-# A route's own domain is part of the filter's configuration.
+FIRST_FILTER = """\
+                  - name: envoy.filters.http.ratelimit
+"""
+BROUGHT_LIMIT = """\
+                  - name: envoy.filters.http.set_metadata
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config
+                      metadata:
+                        - metadata_namespace: tests
+                          value: {limit: {requests_per_unit: 2, unit: DAY}}
+"""  # noqa: E501
+# Envoy sends a descriptor's own hits only for rate limits that the filter's configuration holds.
 OF_FILTER = """\
                           route: {cluster: upstream}
                           typed_per_filter_config:
@@ -143,18 +156,20 @@ def all_on(resource: str) -> str:
     return f"actions: [{key('global', 'all')}, {key('resource', resource)}]"
 
 
-def route(path: str, *descriptors: str, domain: str = "") -> str:
+def route(path: str, *descriptors: str, domain: str = "", of_filter: bool = False) -> str:
     """A route with these rate limits; in another domain if one is named."""
     limits = ", ".join(f"{{{one}}}" for one in descriptors)
     found = f'                        - match: {{prefix: "{path}"}}\n'
-    if not domain:
+    if not domain and not of_filter:
         place = " " * 26
         return found + f"{place}route: {{cluster: upstream, rate_limits: [{limits}]}}\n"
     place = " " * 30
-    return found + OF_FILTER + f'{place}domain: "{domain}"\n{place}rate_limits: [{limits}]\n'
+    named = f'{place}domain: "{domain}"\n' if domain else ""
+    return found + OF_FILTER + named + f"{place}rate_limits: [{limits}]\n"
 
 
 USER = user_on("api.search")
+METADATA_LIMIT = "limit: {dynamic_metadata: {metadata_key: {key: tests, path: [{key: limit}]}}}"
 ROUTES = "".join(
     [
         route("/twenty", *[f"actions: [{key('user', f'u{n}')}]" for n in range(20)]),
@@ -167,6 +182,13 @@ ROUTES = "".join(
             "/no-value", "actions: [{request_headers: {header_name: x-none, descriptor_key: user}}]"
         ),
         route("/race", user_on("race"), all_on("race")),
+        route(
+            "/hits",
+            user_on("hits") + ", hits_addend: {number: 2}",
+            all_on("hits") + ", hits_addend: {number: 0}",
+            of_filter=True,
+        ),
+        route("/brought", f"{all_on('brought')}, {METADATA_LIMIT}"),
     ]
 )
 
@@ -174,7 +196,7 @@ ROUTES = "".join(
 @pytest.fixture(scope="module")
 def front(behind: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder, grpc_port = tmp_path_factory.mktemp("shared"), free_port()
-    changes = {FIRST_ROUTE: ROUTES + FIRST_ROUTE}
+    changes = {FIRST_ROUTE: ROUTES + FIRST_ROUTE, FIRST_FILTER: BROUGHT_LIMIT + FIRST_FILTER}
     with (
         service(folder, grpc_port, SHARED_POLICIES),
         envoy(folder, grpc_port, behind, changes) as found,
@@ -222,3 +244,18 @@ def test_exactly_as_many_pass_as_fit(front: Front) -> None:
     odd = [one for one in answers if one.status not in (200, 429)]
     assert not odd, odd[0]
     assert Counter(one.status for one in answers) == {200: 50, 429: 30}
+
+
+def test_hits_of_each_descriptor(front: Front) -> None:
+    first = front.get("/hits", x_user="ann")
+    assert first.status == 200
+    assert '"heavy";r=1' in first.headers["ratelimit"]
+    assert '"looked";r=8' in first.headers["ratelimit"]
+    assert front.get("/hits", x_user="ann").status == 429
+
+
+def test_envoy_brings_a_limit(front: Front) -> None:
+    found = [front.get("/brought", x_user=f"user-{n}") for n in range(3)]
+    assert [one.status for one in found] == [200, 200, 429]
+    assert ";q=2;w=86400" in found[2].headers["ratelimit-policy"]
+    assert found[2].headers["x-ratelimit-blocking-scope"] == "global"
