@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headgate.core.errors import StoreDenied, StoreTrouble, ValidationError
 from headgate.core.limits import Limit
-from headgate.core.runtime import Clock, steady_clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Store
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
@@ -27,6 +27,7 @@ from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics import ServiceMetrics, WorkerMetrics
 from headgate.service.policies.policies import FileAuditor, ReloadResult, Watcher, audit_policies
 from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
+from headgate.transport.gates import steady_clock
 
 if TYPE_CHECKING:
     from headgate.service.tracing import Spans
