@@ -35,19 +35,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1040,
+    ".": 1037,
     "admin": 1384,
     "aws": 3133,
     "cli": 3300,
     "client": 1534,
-    "core": 4179,
+    "core": 4172,
     "declare": 686,
     "integrations": 1898,
     "layers": 1394,
     "service": 11284,
     "stores": 13212,
     "testing": 1687,
-    "transport": 1746,
+    "transport": 1758,
 }
 
 PURE = (

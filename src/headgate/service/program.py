@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headgate.core.errors import StoreDenied, StoreTrouble, ValidationError
 from headgate.core.limits import Limit
-from headgate.core.runtime import Clock
+from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.core.store import Store
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
@@ -27,7 +27,6 @@ from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics import ServiceMetrics, WorkerMetrics
 from headgate.service.policies.policies import FileAuditor, ReloadResult, Watcher, audit_policies
 from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
-from headgate.transport.gates import steady_clock
 
 if TYPE_CHECKING:
     from headgate.service.tracing import Spans
@@ -123,7 +122,7 @@ class Program:
         if options.policies is not None:
             watcher = Watcher(
                 options.policies,
-                (clock or steady_clock())(),
+                (clock or wall_clock_ms)(),
                 last_good=_copy_in(options.board, "policies.last-good"),
             )
             url = url or watcher.current.runtime.store
