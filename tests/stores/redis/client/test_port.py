@@ -37,12 +37,7 @@ def connections(url: str) -> int:
 
 
 @pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
-def test_a_thousand_calls_share_one_connection_to_each_master(
-    request: pytest.FixtureRequest, server: str
-) -> None:
-    url = request.getfixturevalue(server)
-    servers.flush(url)
-
+def test_a_thousand_calls_share_one_connection_to_each_master(url: str) -> None:
     async def test(port: RedisPort) -> None:
         replies = await asyncio.gather(*(port.script(INCR, ["n"], []) for _ in range(1000)))
         assert replies == list(range(1, 1001))  # in the order of the calls, too
@@ -440,19 +435,15 @@ def outcomes_of(
     [[BUSY_S], [0.0, 0.0, BUSY_S, BUSY_S]],
     ids=["before it dials", "while it dials"],
 )
-def test_a_busy_loop_does_not_blame_the_server(
-    request: pytest.FixtureRequest, server: str, busy: list[float]
-) -> None:
-    url = request.getfixturevalue(server)
+def test_a_busy_loop_does_not_blame_the_server(url: str, busy: list[float]) -> None:
     assert outcomes_of(url, 100, busy) == {"counted": 100}
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("blocking", [False, True], ids=["tasks", "threads"])
 def test_a_script_that_everybody_misses_is_sent_a_few_times_at_most(
-    request: pytest.FixtureRequest, server: str, blocking: bool
+    url: str, blocking: bool
 ) -> None:
-    url = request.getfixturevalue(server)
     servers.everywhere(url, "SCRIPT", "FLUSH")
     servers.everywhere(url, "CONFIG", "RESETSTAT")
     calls = 1000

@@ -19,10 +19,8 @@ ADD = Script("add", "return {redis.call('INCRBY', KEYS[1], ARGV[1]), 'é', false
 FORMS = ("redis_url", "unix_url", "acl_url", "sentinel_url", "tls_url", "cluster_url")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_url_leads_to_its_server(form: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue(form)
-
+@pytest.mark.parametrize("server", FORMS)
+def test_a_url_leads_to_its_server(url: str) -> None:
     async def test(port: RedisPort) -> None:
         servers.flush(url)
         assert await port.script(ADD, ["k"], [5]) == [5, "é", None, [1, "x"]]
@@ -168,12 +166,8 @@ def test_an_authority_need_not_be_known_to_those_who_do_not_check(tls_url: str) 
 
 @BOTH_MODES
 @pytest.mark.parametrize("server", ["redis_url", "tls_url"])
-def test_tls_carries_what_tcp_does(
-    request: pytest.FixtureRequest, server: str, blocking: bool
-) -> None:
+def test_tls_carries_what_tcp_does(url: str, blocking: bool) -> None:
     """Many calls at once, a script that was flushed, replies in pieces, and a new connection."""
-    url = request.getfixturevalue(server)
-    servers.flush(url)
 
     async def test(port: RedisPort) -> None:
         await port.command("SCRIPT", "FLUSH")
