@@ -22,8 +22,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import CELLS, CONSUMED, TOKENS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
-from headgate.stores.sqlite import batching as port_line
-from headgate.stores.sqlite import open_sqlite
+from headgate.stores.sqlite import batching, open_sqlite
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")
@@ -149,7 +148,7 @@ async def test_waiting_calls_share_one_deadline(
 async def test_the_line_before_the_worker_is_bounded(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port_line, "WAITING_MAX", 3)
+    monkeypatch.setattr(batching, "WAITING_MAX", 3)
     calls = (backend.store.consume([DEMAND], NOW_MS) for _ in range(5))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes].count(Contended) == 2
@@ -212,7 +211,7 @@ async def test_writes_of_one_turn_wait_for_a_held_file_as_one(backend: Backend, 
 
 async def test_a_call_whose_turn_was_not_over_when_the_line_ended_is_told_so() -> None:
     """Another event loop may close the store at that moment."""
-    line = port_line.CallQueue(lambda parts, until_s: None)
+    line = batching.CallQueue(lambda parts, until_s: None)
     call = asyncio.create_task(line.do(lambda: "done", None, 0.0))
     asyncio.get_running_loop().call_soon(line.dismiss)  # after the task, before its turn's end
     with pytest.raises(Unreachable, match="closed"):

@@ -291,7 +291,7 @@ def _delete_everything(connection: SqliteTransaction) -> None:
 # --------------------------------------------------------------------------------------------------
 # Small texts in a table.
 
-DRAWER = named_queries("drawer.sql")
+EXPIRING = named_queries("expiring.sql")  # the table keeps its first name, drawer
 
 
 class SqliteExpiringRecords:
@@ -303,20 +303,20 @@ class SqliteExpiringRecords:
     ) -> int | None:
         values = (text, clamp(until_ms), namespace, name)
         if seen is None:
-            written = await write(self._port, DRAWER["add"], values)
+            written = await write(self._port, EXPIRING["add"], values)
         else:
-            written = await write(self._port, DRAWER["change"], (*values, seen))
+            written = await write(self._port, EXPIRING["change"], (*values, seen))
         return 1 + (seen or 0) if written else None
 
     async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
-        rows = await fetch(self._port, DRAWER["get"], (namespace, name))
+        rows = await fetch(self._port, EXPIRING["get"], (namespace, name))
         return ExpiringRecord(*rows[0]) if rows else None
 
     async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
-        return bool(await write(self._port, DRAWER["drop"], (namespace, name, seen)))
+        return bool(await write(self._port, EXPIRING["drop"], (namespace, name, seen)))
 
     async def due(
         self, namespace: str, before_ms: int, limit: int
     ) -> list[tuple[str, ExpiringRecord]]:
-        rows = await fetch(self._port, DRAWER["due"], (namespace, clamp(before_ms), limit))
+        rows = await fetch(self._port, EXPIRING["due"], (namespace, clamp(before_ms), limit))
         return [(name, ExpiringRecord(*rest)) for name, *rest in rows]
