@@ -15,9 +15,10 @@ from headgate.admin.operations import Operations
 from headgate.core.errors import ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE
 from headgate.core.plan_cache import Configs
-from headgate.core.runtime import Clock, steady_clock
+from headgate.core.runtime import Clock
 from headgate.layers.stack import split_options
 from headgate.stores.catalog import Backend
+from headgate.transport.gates import steady_clock
 
 # --------------------------------------------------------------------------------------------------
 # From a URL to a backend: one table of stores; a new one is one line.
@@ -255,12 +256,8 @@ class Repository(NamespaceAdmin, Operations):
             self.url, blocking=_blocking, clock=clock, strict=_strict
         )
         time = clock or steady_clock()
-        self._bind(
-            backend,
-            Configs(backend.catalog, namespace, config_cache_ttl, time),
-            time,
-            drives_time=_drives_time(backend, clock),
-        )
+        configs = Configs(backend.catalog, namespace, config_cache_ttl, time)
+        self._bind(backend, configs, time, drives_time=_drives_time(backend, clock))
 
     @classmethod
     async def open(

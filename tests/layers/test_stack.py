@@ -12,7 +12,7 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, TOKENS
-from headgate.core.runtime import run, steady_clock
+from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
 from headgate.layers.breaker import Breaker, BreakerConfig, BreakerOpen, BreakerState, Circuit
 from headgate.layers.layer import Layer, Shadow, ShadowVerdict
@@ -22,6 +22,7 @@ from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.testing import Case, FakeClock, FaultyStore, RecordingStore, cases, run_case
+from headgate.transport.gates import steady_clock
 from tests.layers.kit import DOWN, STILL, Buckets, Client, Held, recorded
 
 FEW = Buckets(Limit.per_minute("rpm", 3))

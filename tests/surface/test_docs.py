@@ -11,7 +11,7 @@ import pytest
 
 import headgate
 import headgate.client
-from headgate.core.runtime import steady_clock
+from headgate.transport.gates import steady_clock
 from tests.client.kit import served
 from tests.python import run_python
 

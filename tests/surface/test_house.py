@@ -35,19 +35,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1029,
+    ".": 1026,
     "admin": 1374,
     "aws": 3132,
     "cli": 3291,
     "client": 1529,
-    "core": 4141,
+    "core": 4134,
     "declare": 684,
     "integrations": 1898,
     "layers": 1386,
     "service": 11208,
-    "stores": 13212,
+    "stores": 13182,
     "testing": 1656,
-    "transport": 1746,
+    "transport": 1758,
 }
 
 PURE = (

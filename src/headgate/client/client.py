@@ -45,8 +45,8 @@ from headgate.client.requests import (
 from headgate.client.retry import Retry
 from headgate.core.errors import LeaseExpiredError, ValidationError
 from headgate.core.limits import parse_namespace
-from headgate.core.runtime import Clock, blocking, run, steady_clock
-from headgate.transport.gates import gate_factory_for
+from headgate.core.runtime import Clock, blocking, run
+from headgate.transport.gates import gate_factory_for, steady_clock
 
 log = logging.getLogger("headgate.client")
 

@@ -73,11 +73,13 @@ class Plan:
     on_unavailable: OnUnavailable | None
     bypass: bool
     _one: Sequence[Demand] | None = None
+    _latest: Sequence[Demand] | None = None
 
     def demands(self, consume: Amounts) -> Sequence[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
-        # One of each limit is what most callers ask for. Demands are never changed, so these are
-        # made once; other amounts are checked against the bounds of each limit every time.
+        # Demands are never changed, so those for one of each limit are made once, and those of the
+        # latest amounts serve again where a caller asks for the same, as most do. The amounts are
+        # checked against the bounds of each limit every time.
         if consume is ONE_EACH:
             if self._one is None:
                 self._one = tuple(self.demands(Each(1)))
@@ -103,10 +105,12 @@ class Plan:
                 raise too_large(slot.key, name, parse_amount(name, amount), most)
         if known != len(consume) or not known:
             raise unknown_limits(slot, consume)
-        first = Demand(slot.key, slot.terms, tuple(amounts))
-        if len(self.slots) == 1:
-            return [first]
-        return [first, *self._parent_demands(consume)]
+        asked = tuple(amounts)
+        latest = self._latest
+        if latest is None or latest[0].amounts != asked:
+            others = self._parent_demands(consume) if len(self.slots) > 1 else ()
+            latest = self._latest = (Demand(slot.key, slot.terms, asked), *others)
+        return latest
 
     def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """Amounts are checked already, but for what the parents can hold."""

@@ -55,17 +55,6 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def steady_clock() -> Clock:
-    """Wall time when made, monotonic from then on: it never steps back."""
-    offset_ns = time.time_ns() - time.monotonic_ns()
-    monotonic_ns = time.monotonic_ns
-
-    def now_ms() -> int:
-        return (monotonic_ns() + offset_ns) // 1_000_000
-
-    return now_ms
-
-
 # --------------------------------------------------------------------------------------------------
 # One hook, one frozen event: everything worth counting passes through it.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headgate.core.errors import StoreDenied, StoreTrouble, ValidationError
 from headgate.core.limits import Limit
-from headgate.core.runtime import Clock, steady_clock
+from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.core.store import Store
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import Repository
@@ -122,7 +122,7 @@ class Program:
         if options.policies is not None:
             watcher = Watcher(
                 options.policies,
-                (clock or steady_clock())(),
+                (clock or wall_clock_ms)(),
                 last_good=_copy_in(options.board, "policies.last-good"),
             )
             url = url or watcher.current.runtime.store

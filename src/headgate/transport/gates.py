@@ -1,4 +1,4 @@
-"""Tasks, threads and processes: how they wait, and whose a connection is.
+"""Tasks, threads and processes: the time they go by, how they wait, and whose a connection is.
 
 A WaitGate is something to wait at until it is opened or time is up; a GateFactory makes gates.
 `wait_finished` waits for work that must not be abandoned once it was sent. A PerOwner keeps one
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
@@ -20,6 +21,17 @@ Thing = TypeVar("Thing")
 
 # What a store's call raises only if it was not sent: one that was runs to its end, see `finished`.
 Cancelled = asyncio.CancelledError
+
+
+def steady_clock() -> Callable[[], int]:
+    """Wall time when made, monotonic from then on: it never steps back."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    monotonic_ns = time.monotonic_ns
+
+    def now_ms() -> int:
+        return (monotonic_ns() + offset_ns) // 1_000_000
+
+    return now_ms
 
 
 class WaitGate(Protocol):

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from headgate.core.record import BucketKey
-from headgate.core.runtime import run, steady_clock
+from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.service.program import Options, Program
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
+from headgate.transport.gates import steady_clock
 from proof.model.engine import Engine
 from proof.model.port import ModelPort
 from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in, shown

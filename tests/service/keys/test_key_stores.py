@@ -17,7 +17,6 @@ import pytest
 
 from headgate.core.errors import Unreachable, ValidationError
 from headgate.core.levels import Entity
-from headgate.core.runtime import steady_clock
 from headgate.declare.yaml_fields import InvalidFile
 from headgate.repository import open_backend
 from headgate.service.keys import file as keys_file
@@ -26,6 +25,7 @@ from headgate.service.keys.file import FileKeys, KeyFileError, decode_keys
 from headgate.service.keys.key import Grant, Key, KeyScope, mint
 from headgate.service.keys.stored import StoredKeys
 from headgate.service.policies import policies as policies_file
+from headgate.transport.gates import steady_clock
 
 WIDE = Grant(frozenset(KeyScope), "*")
 NARROW = Grant(frozenset({KeyScope.CHECK}), "default", "team-a:")

@@ -87,6 +87,15 @@ def tls_cluster(certificates: secured.Made) -> Iterator[servers.Cluster]:
 
 
 @pytest.fixture
+def url(request: pytest.FixtureRequest, server: str) -> str:
+    """Of the server or cluster that the test's parameter `server` names, emptied."""
+    found = request.getfixturevalue(server)
+    address: str = found if isinstance(found, str) else found.url
+    servers.flush(address)
+    return address
+
+
+@pytest.fixture
 def own_server() -> Iterator[servers.Server]:
     """A server of the test's own, to be killed and confused."""
     with servers.folder() as folder, servers.Server(folder) as server:

@@ -106,16 +106,15 @@ class World:
         self.port = Cut(port_to(url))
         self.cut = RedisCatalog(self.port)
 
-    def at_every_cut(
-        self, call: Callable[[RedisCatalog], Coroutine[Any, Any, Any]], begin: Callable[[], Any]
-    ) -> Iterator[int]:
-        """Begins anew and cuts the call after 0, 1, 2, … calls, until it comes through."""
+    def at_every_cut(self, verb: str, begin: Callable[[], Any] = lambda: None) -> Iterator[int]:
+        """Begins anew and cuts the change after 0, 1, 2, … calls, until it comes through."""
         for left in range(100):
             servers.flush(self.url)
             begin()
             self.port.left = left
+            what = self.ns if verb in ("recover_namespace", "purge_namespace") else "team"
             try:
-                run(call(self.cut))
+                run(getattr(self.cut, verb)(what, None, NOW_MS))
             except Unreachable:
                 self.port.left = 10**9
                 yield left
@@ -150,24 +149,19 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_a_registration_cut_short_is_finished_by_the_next(world: World) -> None:
-    cuts = world.at_every_cut(
-        lambda catalog: catalog.register_namespace("team", None, NOW_MS), lambda: None
-    )
-    assert [_check_registered(world) for _ in cuts]
-
-
-def _check_registered(world: World) -> bool:
-    seen = run(world.catalog.get_namespace("team"))
-    assert seen is None or run(world.catalog.lookup(seen.id, "a", "r")).version == 0
-    made = run(world.catalog.register_namespace("team", None, NOW_MS))
-    assert run(world.catalog.lookup(made.id, "a", "r")).version == 0
-    assert run(world.catalog.list_namespaces(state="active")) == [made]
-    return True
+    cuts = 0
+    for _ in world.at_every_cut("register_namespace"):
+        cuts += 1
+        seen = run(world.catalog.get_namespace("team"))
+        assert seen is None or run(world.catalog.lookup(seen.id, "a", "r")).version == 0
+        made = run(world.catalog.register_namespace("team", None, NOW_MS))
+        assert run(world.catalog.lookup(made.id, "a", "r")).version == 0
+        assert run(world.catalog.list_namespaces(state="active")) == [made]
+    assert cuts
 
 
 def test_a_deletion_cut_short_is_finished_by_the_next(world: World) -> None:
-    call = lambda catalog: catalog.delete_namespace("team", None, NOW_MS)  # noqa: E731
-    for _ in world.at_every_cut(call, world.filled):
+    for _ in world.at_every_cut("delete_namespace", world.filled):
         gone = run(world.catalog.delete_namespace("team", None, NOW_MS))
         assert (gone.id, gone.state, gone.deleted_ms) == (world.ns, "deleted", NOW_MS)
         assert run(world.catalog.get_namespace("team")) is None
@@ -176,9 +170,8 @@ def test_a_deletion_cut_short_is_finished_by_the_next(world: World) -> None:
 
 
 def test_a_deletion_cut_short_can_be_taken_back(world: World) -> None:
-    call = lambda catalog: catalog.delete_namespace("team", None, NOW_MS)  # noqa: E731
     recovered = 0
-    for _ in world.at_every_cut(call, world.filled):
+    for _ in world.at_every_cut("delete_namespace", world.filled):
         try:
             back = run(world.catalog.recover_namespace(world.ns, None, NOW_MS))
         except NamespaceStateError:
@@ -192,11 +185,8 @@ def test_a_deletion_cut_short_can_be_taken_back(world: World) -> None:
 
 @pytest.mark.parametrize("then", ["recover", "delete", "purge"])
 def test_a_recovery_cut_short_is_finished_or_undone(then: str, world: World) -> None:
-    def call(catalog: RedisCatalog) -> Any:
-        return catalog.recover_namespace(world.ns, None, NOW_MS)
-
     half = 0
-    for _ in world.at_every_cut(call, world.deleted):
+    for _ in world.at_every_cut("recover_namespace", world.deleted):
         claimed = run(world.catalog.get_namespace("team")) is not None
         half += claimed
         if then == "purge":
@@ -214,11 +204,8 @@ def test_a_recovery_cut_short_is_finished_or_undone(then: str, world: World) -> 
 
 
 def test_a_purge_cut_short_is_finished_by_the_next(world: World) -> None:
-    def call(catalog: RedisCatalog) -> Any:
-        return catalog.purge_namespace(world.ns, None, NOW_MS)
-
     half = 0
-    for _ in world.at_every_cut(call, world.deleted):
+    for _ in world.at_every_cut("purge_namespace", world.deleted):
         listed = run(world.catalog.list_namespaces(state="deleted"))
         assert [one.id for one in listed] == [world.ns]
         if listed[0].state == "purging":

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from headgate.core.history import WindowUsage
-from headgate.core.runtime import run, steady_clock
+from headgate.core.runtime import run
 from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
+from headgate.transport.gates import steady_clock
 from tests.declare.kit import plan_and_apply
 from tests.stores.redis import secured, servers
 from tests.stores.redis.catalog_kit import Watched, backend_of, port_to

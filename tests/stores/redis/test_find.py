@@ -26,13 +26,6 @@ Names = list[tuple[str, str]]
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, server: str) -> str:
-    found: str = request.getfixturevalue(server)
-    servers.flush(found)
-    return found
-
-
-@pytest.fixture
 def store(url: str) -> Iterator[RedisStore]:
     found = open_backend(url, blocking=True).store
     yield found
@@ -195,10 +188,9 @@ USAGE = pytest.mark.parametrize("usage", ["on", "off"])
 
 
 class Shop:
-    """A store on an empty server, and what its keys still have to live."""
+    """A store, and what its keys still have to live."""
 
     def __init__(self, url: str, usage: str) -> None:
-        servers.flush(url)
         self.url = url
         self.store = open_backend(f"{url}?usage={usage}", blocking=True).store
         slots = 16_384 if "cluster" in url else 1
@@ -225,8 +217,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop(request: pytest.FixtureRequest, server: str, usage: str) -> Iterator[Shop]:
-    made = Shop(request.getfixturevalue(server), usage)
+def shop(url: str, usage: str) -> Iterator[Shop]:
+    made = Shop(url, usage)
     yield made
     run(made.store.close())
 

@@ -187,13 +187,11 @@ def test_one_call_per_decision_and_none_for_leaving(redis_url: str) -> None:
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
 def test_a_call_packed_once_is_the_right_one_each_time(
-    request: pytest.FixtureRequest, server: str, blocking: bool, monkeypatch: pytest.MonkeyPatch
+    url: str, blocking: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without refill, so that the server's own clock changes nothing: amounts, terms and keys
     change between calls, the scripts are forgotten, and the packed calls are few."""
     monkeypatch.setattr("headgate.stores.redis.buckets.CALLS_MAX", 4)
-    url = request.getfixturevalue(server)
-    servers.flush(url)
     rng = random.Random(5)
     names = ("a", "b", "c")
 
@@ -241,10 +239,7 @@ def each(store: RedisStore) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("server", ["own_server", "old_server"])
-def test_a_batch_that_meets_a_replica_leaves_it(
-    request: pytest.FixtureRequest, server: str
-) -> None:
-    url = request.getfixturevalue(server).url
+def test_a_batch_that_meets_a_replica_leaves_it(url: str) -> None:
     with opened(url) as (store, port):
         assert all(isinstance(one, Verdict) for one in each(store))
         servers.command(url, "REPLICAOF", servers.HOST, servers.free_port())
@@ -258,10 +253,7 @@ def test_a_batch_that_meets_a_replica_leaves_it(
 
 
 @pytest.mark.parametrize("server", ["own_server", "old_server"])
-def test_a_batch_that_meets_full_memory_is_told_so(
-    request: pytest.FixtureRequest, server: str
-) -> None:
-    url = request.getfixturevalue(server).url
+def test_a_batch_that_meets_full_memory_is_told_so(url: str) -> None:
     with opened(url) as (store, _):
         servers.command(url, "CONFIG", "SET", "maxmemory", "1")
         told = each(store)

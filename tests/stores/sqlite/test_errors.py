@@ -95,17 +95,6 @@ def test_another_process_that_holds_the_file_is_waited_for_and_then_told(tmp_pat
         assert run(backend.store.consume([DEMAND], NOW_MS)).allowed
 
 
-def test_garbage_is_no_database_and_stays_what_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "photo.jpg"
-    path.write_bytes(os.urandom(20_000))
-    before = path.read_bytes()
-    backend = opened(path)
-    for _ in range(2):
-        with pytest.raises(Unreachable, match="not a database"):
-            run(backend.store.consume([DEMAND], NOW_MS))
-    assert path.read_bytes() == before
-
-
 def test_a_truncated_file_is_malformed(tmp_path: Path) -> None:
     path = tmp_path / "cut.db"
     with used(path):
@@ -201,39 +190,37 @@ def test_errors_inside_a_call_undo_all_of_it(tmp_path: Path) -> None:
             assert run(backend.store.peek([KEY], NOW_MS)).records[0] is not None
 
 
+OURS = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version ="
+NEXT = SCHEMA_VERSION + 1
+
+
 @pytest.mark.parametrize(
-    ("version", "advice"),
-    [(SCHEMA_VERSION + 1, "update this one"), (2, "export it with that build")],
+    ("content", "kind", "says"),
+    [
+        ("CREATE TABLE songs (title)", IncompatibleSchemaError, "not headgate's"),
+        ("PRAGMA application_id = 7", IncompatibleSchemaError, "not headgate's"),
+        ("PRAGMA user_version = 1", IncompatibleSchemaError, "not headgate's"),
+        (f"{OURS} {NEXT}", IncompatibleSchemaError, f"schema {NEXT},.*update this one"),
+        (f"{OURS} 2", IncompatibleSchemaError, "schema 2,.*export it with that build"),
+        (os.urandom(20_000), Unreachable, "not a database"),
+    ],
+    ids=["tables", "application", "version", "a newer schema", "an older schema", "no database"],
 )
-def test_another_schema_is_refused_and_left_alone(
-    tmp_path: Path, version: int, advice: str
+def test_what_is_not_of_this_headgate_is_refused_and_left_alone(
+    tmp_path: Path, content: str | bytes, kind: type[Exception], says: str
 ) -> None:
     path = tmp_path / "other.db"
-    with used(path):
-        pass
-    with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {version}")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript(content)
     before = path.read_bytes()
-    with pytest.raises(IncompatibleSchemaError, match=advice) as caught:
-        run(opened(path).store.consume([DEMAND], NOW_MS))
-    assert caught.value.found == version
+    backend = opened(path)
+    for _ in range(2):
+        with pytest.raises(kind, match=says):
+            run(backend.store.consume([DEMAND], NOW_MS))
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "sql",
-    ["CREATE TABLE songs (title)", "PRAGMA application_id = 7", "PRAGMA user_version = 1"],
-)
-def test_the_database_of_another_program_is_left_alone(tmp_path: Path, sql: str) -> None:
-    path = tmp_path / "songs.db"
-    with closing(sqlite3.connect(path)) as other:
-        other.execute(sql)
-        other.commit()
-    before = path.read_bytes()
-    with pytest.raises(IncompatibleSchemaError, match="not headgate's"):
-        run(opened(path).store.consume([DEMAND], NOW_MS))
-    assert path.read_bytes() == before
-    assert APPLICATION_ID != 7
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -39,17 +39,17 @@ POOL = (
 )
 
 
-class StillShelf(BucketTable):
+class StillTable(BucketTable):
     """Never sweeps, so that even records without information can be compared."""
 
     def sweep_sometimes(self, connection: SqliteTransaction, now_ms: int) -> None:
         return None
 
 
-def open_on(path: Path, shelf: BucketTable) -> Backend:
+def open_on(path: Path, table: BucketTable) -> Backend:
     port = BlockingSqlitePort(str(path), 5000, "off")
-    store = SqliteStore(port, wall_clock_ms, shelf)
-    ledger = SqliteLedger(port, wall_clock_ms, shelf)
+    store = SqliteStore(port, wall_clock_ms, table)
+    ledger = SqliteLedger(port, wall_clock_ms, table)
     return Backend(store, SqliteCatalog(port), ledger, CAPABILITIES)
 
 
@@ -59,7 +59,7 @@ def told(verdict: Verdict) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_record_equals_the_reference(seed: int, tmp_path: Path) -> None:
-    model, sqlite = open_memory(), open_on(tmp_path / "model.db", StillShelf())
+    model, sqlite = open_memory(), open_on(tmp_path / "model.db", StillTable())
     program = Program(seed, POOL, told)
     for step in range(STEPS):
         answers = program.step([model.store, sqlite.store])

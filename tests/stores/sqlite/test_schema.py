@@ -18,15 +18,14 @@ from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
-from headgate.stores.sqlite import bucket_table as shelf
-from headgate.stores.sqlite import open_sqlite, schema
+from headgate.stores.sqlite import bucket_table, open_sqlite, schema
 from headgate.stores.sqlite import records as sqlite_records
 from headgate.stores.sqlite.schema import named_queries
 
 NOW_MS = 1_750_000_000_000
 KEY = BucketKey("ns", "one", "x")
 TERMS = Terms((Limit.per_minute("rpm", 10).spec,), 1)
-FILES = ("buckets.sql", "catalog.sql", "ledger.sql")
+FILES = ("buckets.sql", "catalog.sql", "expiring.sql", "ledger.sql")
 
 
 def opened(path: Path) -> Backend:
@@ -150,7 +149,7 @@ def test_full_buckets_go_and_their_usage_stays(tmp_path: Path) -> None:
     for key in keys:
         run(backend.store.consume([Demand(key, TERMS, (1000,))], NOW_MS))
     later_ms = NOW_MS + 10 * HOUR_MS
-    for _ in range(40 * shelf.SWEEP_EVERY):
+    for _ in range(40 * bucket_table.SWEEP_EVERY):
         run(backend.store.adjust([Demand(KEY, TERMS, (1,))], later_ms))
     left = run(backend.store.find("ns", limit=1000)).items
     assert left == (kept, KEY)
@@ -168,7 +167,7 @@ def test_the_table_does_not_grow_with_those_who_came_once(tmp_path: Path) -> Non
         key = BucketKey("ns", f"visitor-{n * 7919 % 3001}", "x")
         now_ms = NOW_MS + n * 1000
         run(backend.store.consume([Demand(key, TERMS, (1000,))], now_ms))
-    alive = 6 + shelf.EXPIRY_MARGIN_MS // 1000  # a visit fades after 6 s, and the margin
+    alive = 6 + bucket_table.EXPIRY_MARGIN_MS // 1000  # a visit fades after 6 s, and the margin
     assert len(run(backend.store.find("ns", limit=3000)).items) < 4 * alive
     run(backend.store.close())
 

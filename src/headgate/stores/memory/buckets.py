@@ -36,9 +36,10 @@ from headgate.core.record import (
     full_at_ms,
     new_record,
 )
-from headgate.core.runtime import Clock, steady_clock
+from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult
 from headgate.stores.memory.ledger import USAGE_ROWS_MAX, MemoryLedger
+from headgate.transport.gates import steady_clock
 
 BUCKETS_MAX = 1_000_000
 STAND_IN_BUCKETS_MAX = 10_000

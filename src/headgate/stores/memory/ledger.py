@@ -25,6 +25,7 @@ AUDIT_EVENTS_MAX = 100_000
 
 Live = Callable[[str, str | None, str | None, int | None], None]
 UsageKey = tuple[int, str, str, str, str]  # start, type, namespace, entity, resource
+Entry = tuple[str, AuditEvent]  # of the audit: its namespace, and what happened there
 
 
 class MemoryLedger:
@@ -34,7 +35,7 @@ class MemoryLedger:
         self._usage_rows_max = usage_rows_max  # 0: no usage is kept
         self.live: Live = lambda namespace, entity_id, resource, now_ms: None
         self._usage: dict[UsageKey, tuple[dict[str, int], int]] = {}
-        self._audit: deque[tuple[str, AuditEvent]] = deque(maxlen=AUDIT_EVENTS_MAX)
+        self._audit: deque[Entry] = deque(maxlen=AUDIT_EVENTS_MAX)
         self._lock = threading.RLock()
 
     def count(self, key: BucketKey, record: Record) -> None:
@@ -98,21 +99,20 @@ class MemoryLedger:
         return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
-        with self._lock:
-            old = [row for row in self._usage if row[0] < usage_before_ms]
-            for row in old:
-                del self._usage[row]
-            events = [entry for entry in self._audit if event_time_ms(entry[1]) >= audit_before_ms]
-            gone = len(old) + len(self._audit) - len(events)
-            self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
-        return gone
+        return self._drop(
+            lambda row: row[0] < usage_before_ms,
+            lambda entry: event_time_ms(entry[1]) < audit_before_ms,
+        )
 
     def drop_namespace(self, namespace: str) -> int:
+        return self._drop(lambda row: row[2] == namespace, lambda entry: entry[0] == namespace)
+
+    def _drop(self, is_old: Callable[[UsageKey], bool], is_past: Callable[[Entry], bool]) -> int:
         with self._lock:
-            rows = [row for row in self._usage if row[2] == namespace]
+            rows = [row for row in self._usage if is_old(row)]
             for row in rows:
                 del self._usage[row]
-            events = [entry for entry in self._audit if entry[0] != namespace]
+            events = [entry for entry in self._audit if not is_past(entry)]
             gone = len(rows) + len(self._audit) - len(events)
             self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
         return gone

@@ -87,21 +87,18 @@ class RedisStore:
     ) -> list[Outcome]:
         """One script call per slot, so one call without a cluster."""
         found: dict[int, Outcome] = {}
-        slots: dict[int, list[tuple[int, Call]]] = {}
+        placed: list[tuple[int, Call]] = []
         for place, demands in enumerate(groups):
             if len(self._by_slot(demands)) > 1:  # rare: a decision across slots is none of a batch
                 return await consume_one_by_one(self, groups, now_ms)
             try:
-                call = self._consume_call(demands, now_ms)
+                placed.append((place, self._consume_call(demands, now_ms)))
             except HeadgateError as error:
                 found[place] = error
-                continue
-            slots.setdefault(self._port.slot(call[0][0]), []).append((place, call))
-        calls = [
-            (CONSUME_EACH, *join_calls([call for _, call in batch])) for batch in slots.values()
-        ]
+        batches = self._port.by_slot(placed, lambda one: one[1][0][0])  # by its first bucket
+        calls = [(CONSUME_EACH, *join_calls([call for _, call in batch])) for batch in batches]
         replies = await self._port.scripts(calls)
-        for batch, reply in zip(slots.values(), replies, strict=True):
+        for batch, reply in zip(batches, replies, strict=True):
             for (place, _), one in zip(batch, split_reply(reply, len(batch)), strict=True):
                 found[place] = self._outcome(groups[place], one)
         return [found[place] for place in range(len(groups))]
@@ -139,12 +136,9 @@ class RedisStore:
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        slots: dict[int, list[BucketKey]] = {} if keys_ else {0: []}
-        for key in keys_:
-            slots.setdefault(self._port.slot(keys.bucket(key)), []).append(key)
         found: dict[BucketKey, Record | None] = {}
         seen_ms = now_ms or 0
-        for group in slots.values():
+        for group in self._port.by_slot(keys_, keys.bucket) or [[]]:  # none: it tells its time
             names = [keys.bucket(key) for key in group]
             reply = await self._port.script(PEEK, names, ["" if now_ms is None else now_ms])
             try:
@@ -246,10 +240,7 @@ class RedisStore:
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
         if self._port.slots == 1 or len(demands) == 1:
             return [list(demands)]
-        groups: dict[int, list[Demand]] = {}
-        for demand in demands:
-            groups.setdefault(self._port.slot(keys.bucket(demand.key)), []).append(demand)
-        return list(groups.values())
+        return self._port.by_slot(demands, lambda demand: keys.bucket(demand.key))
 
     def _pack(self, asked: CallKey, demand: Demand) -> PackedCommand:
         """The call of this demand. It is kept under what was asked, and good for as long as the

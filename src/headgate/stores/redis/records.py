@@ -272,9 +272,9 @@ class RedisCatalog(RecordsCatalog):
 # --------------------------------------------------------------------------------------------------
 # Small texts in a hash of each namespace, with their ends in a sorted set beside it.
 
-PUT = load_script("drawer_put")
-DROP = load_script("drawer_drop")
-DUE = load_script("drawer_due")
+PUT = load_script("expiring_put")
+DROP = load_script("expiring_drop")
+DUE = load_script("expiring_due")
 
 
 class RedisExpiringRecords:

@@ -107,9 +107,6 @@ async def on_all(
 
 
 def _batches(port: RedisPort, names: Iterable[str], batch_size: int) -> Iterator[list[str]]:
-    slots: dict[int, list[str]] = {}
-    for name in names:
-        slots.setdefault(port.slot(name), []).append(name)
-    for together in slots.values():
+    for together in port.by_slot(names, str):
         for at in range(0, len(together), batch_size):
             yield together[at : at + batch_size]

@@ -13,11 +13,12 @@ from headgate.core.decision import (
     needs_write,
     take,
 )
-from headgate.core.errors import HeadgateError, StoreTrouble
+from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, after_clock_step, new_record
 from headgate.core.runtime import Clock
 from headgate.core.store import Outcome, PeekResult
+from headgate.stores.records import first_page
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable, claim
 from headgate.stores.sqlite.connection import READ, SqlitePort
 from headgate.stores.sqlite.schema import SqliteTransaction
@@ -44,10 +45,7 @@ class SqliteStore:
         def decide_each(connection: SqliteTransaction) -> list[Outcome]:
             return [self._outcome(connection, demands, now_ms) for demands in groups]
 
-        try:
-            return await self._port.call(decide_each)
-        except StoreTrouble as trouble:  # the engine's: nothing of it happened
-            return [trouble] * len(groups)
+        return await self._port.call(decide_each)
 
     def _outcome(
         self, connection: SqliteTransaction, demands: Sequence[Demand], now_ms: int | None
@@ -168,8 +166,7 @@ class SqliteStore:
         keys = await self._port.call(
             lambda connection: self._table.page(connection, scope, cursor, limit + 1), READ
         )
-        items = tuple(keys[:limit])
-        return Page(items, items[-1].text if len(keys) > limit else None)
+        return first_page(keys, limit, lambda key: key.text)
 
     async def close(self) -> None:
         await self._port.close()

@@ -56,6 +56,16 @@ class SqlitePort(Protocol):
         ...
 
 
+async def fetch(port: SqlitePort, sql: str, values: Any) -> list[Any]:
+    """The rows that one query finds."""
+    return await port.call(lambda connection: connection.execute(sql, values).fetchall(), READ)
+
+
+async def write(port: SqlitePort, sql: str, values: Any) -> int:
+    """How many rows one statement changed."""
+    return await port.call(lambda connection: connection.execute(sql, values).rowcount)
+
+
 class SqliteConnection:
     """One connection, opened when first used; used by one thread at a time.
 

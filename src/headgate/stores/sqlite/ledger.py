@@ -16,7 +16,7 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.core.runtime import Clock
 from headgate.stores.sqlite.bucket_table import BucketScope, BucketTable
-from headgate.stores.sqlite.connection import READ, SqlitePort, Work
+from headgate.stores.sqlite.connection import SqlitePort, Work, fetch, write
 from headgate.stores.sqlite.rows import (
     INT64_MAX,
     SQL,
@@ -26,7 +26,6 @@ from headgate.stores.sqlite.rows import (
     event_from_row,
     from_json,
 )
-from headgate.stores.sqlite.schema import SqliteTransaction
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000
@@ -53,18 +52,13 @@ class SqliteLedger:
     ) -> list[AuditEvent]:
         name = "audit_page" if before is None else "audit_page_before"
         values = (namespace, entity_id, *(() if before is None else (before,)), limit)
-        rows = await self._port.call(
-            lambda connection: connection.execute(SQL[name], values).fetchall(), READ
-        )
-        return [event_from_row(row) for row in rows]
+        return [event_from_row(row) for row in await fetch(self._port, SQL[name], values)]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         asked = _usage_values(namespace, query)
         await self._flush(BucketScope(namespace, query.entity_id, query.resource), now_ms)
         name = "usage_page" if query.entity_id is None else "usage_page_of_entity"
-        rows = await self._port.call(
-            lambda connection: connection.execute(SQL[name], asked).fetchall(), READ
-        )
+        rows = await fetch(self._port, SQL[name], asked)
         page = rows[: query.limit]
         items = tuple(
             snapshot(
@@ -75,7 +69,7 @@ class SqliteLedger:
         return Page(items, usage_cursor(*page[-1][:4]) if len(rows) > query.limit else None)
 
     async def _flush(self, scope: BucketScope, now_ms: int | None) -> None:
-        """History holds all that the buckets knew; in bites, so that others get their turn."""
+        """History holds all that the buckets knew; in batches, so that others get their turn."""
         counted_ms = self._clock() if now_ms is None else now_ms
         after = await self._port.call(self._flush_batch(scope, None, counted_ms))
         while after is not None:
@@ -89,12 +83,9 @@ class SqliteLedger:
         return gone + await self._trim("audit_trim", audit_before_ms)
 
     async def _trim(self, query: str, before_ms: int) -> int:
-        def some(connection: SqliteTransaction) -> int:
-            return connection.execute(SQL[query], (clamp(before_ms), TRIM_BATCH)).rowcount
-
-        total = gone = await self._port.call(some)
-        while gone == TRIM_BATCH:
-            gone = await self._port.call(some)
+        total, gone = 0, TRIM_BATCH
+        while gone == TRIM_BATCH:  # in batches, so that others get their turn
+            gone = await write(self._port, SQL[query], (clamp(before_ms), TRIM_BATCH))
             total += gone
         return total
 

@@ -28,7 +28,7 @@ from headgate.stores.records import (
     check_active,
     first_page,
 )
-from headgate.stores.sqlite.connection import READ, WRITE, SqlitePort, Work
+from headgate.stores.sqlite.connection import READ, WRITE, SqlitePort, Work, fetch, write
 from headgate.stores.sqlite.rows import (
     append,
     as_json,
@@ -208,9 +208,7 @@ class SqliteRecords:
         return await self._port.call(work, READ)
 
     async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
-        return await self._port.call(
-            lambda connection: connection.execute(SQL[query], values).fetchall(), READ
-        )
+        return await fetch(self._port, SQL[query], values)
 
 
 def _active_version(connection: SqliteTransaction, namespace: str) -> int:
@@ -270,10 +268,7 @@ class SqliteCatalog(RecordsCatalog):
         return await self._port.call(_notes, READ)
 
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
-        text = as_json(dict(values))
-        await self._port.call(
-            lambda connection: connection.execute(SQL["notes_put"], (text,)).rowcount
-        )
+        await write(self._port, SQL["notes_put"], (as_json(dict(values)),))
 
     async def prepare(self) -> None:
         await self._port.call(_notes, READ)  # opening the file is what migrates it
@@ -296,7 +291,7 @@ def _delete_everything(connection: SqliteTransaction) -> None:
 # --------------------------------------------------------------------------------------------------
 # Small texts in a table.
 
-DRAWER = named_queries("drawer.sql")
+EXPIRING = named_queries("expiring.sql")  # the table keeps its first name, drawer
 
 
 class SqliteExpiringRecords:
@@ -307,33 +302,21 @@ class SqliteExpiringRecords:
         self, namespace: str, name: str, text: str, until_ms: int, *, seen: int | None
     ) -> int | None:
         values = (text, clamp(until_ms), namespace, name)
-
-        def work(connection: SqliteTransaction) -> int:
-            if seen is None:
-                return connection.execute(DRAWER["add"], values).rowcount
-            return connection.execute(DRAWER["change"], (*values, seen)).rowcount
-
-        return 1 + (seen or 0) if await self._port.call(work) else None
+        if seen is None:
+            written = await write(self._port, EXPIRING["add"], values)
+        else:
+            written = await write(self._port, EXPIRING["change"], (*values, seen))
+        return 1 + (seen or 0) if written else None
 
     async def get(self, namespace: str, name: str) -> ExpiringRecord | None:
-        row = await self._port.call(
-            lambda connection: connection.execute(DRAWER["get"], (namespace, name)).fetchone(), READ
-        )
-        return None if row is None else ExpiringRecord(*row)
+        rows = await fetch(self._port, EXPIRING["get"], (namespace, name))
+        return ExpiringRecord(*rows[0]) if rows else None
 
     async def drop(self, namespace: str, name: str, *, seen: int) -> bool:
-        values = (namespace, name, seen)
-        return bool(
-            await self._port.call(
-                lambda connection: connection.execute(DRAWER["drop"], values).rowcount
-            )
-        )
+        return bool(await write(self._port, EXPIRING["drop"], (namespace, name, seen)))
 
     async def due(
         self, namespace: str, before_ms: int, limit: int
     ) -> list[tuple[str, ExpiringRecord]]:
-        values = (namespace, clamp(before_ms), limit)
-        rows = await self._port.call(
-            lambda connection: connection.execute(DRAWER["due"], values).fetchall(), READ
-        )
+        rows = await fetch(self._port, EXPIRING["due"], (namespace, clamp(before_ms), limit))
         return [(name, ExpiringRecord(*rest)) for name, *rest in rows]

@@ -128,38 +128,10 @@ def test_a_cluster_that_denies_its_map_is_not_away(
     use_in_both_modes(cluster.url.replace("://", "://mapless:secret@"), test, timeout_ms=20_000)
 
 
-def test_concurrent_calls_share_one_connection_per_master(cluster: servers.Cluster) -> None:
-    async def main() -> None:
-        port = open_port(cluster.url, blocking=False)
-        await asyncio.gather(*(port.script(INCR, [f"c:{place}"], []) for place in range(1000)))
-        end_s = time.monotonic() + 5  # the connections of earlier tests may still be ending
-        while True:
-            sends = await port.each_master()
-            lists = [await send(("CLIENT", "LIST", "TYPE", "normal")) for send in sends]
-            if [clients.count("\n") for clients in lists] == [1, 1, 1]:
-                break
-            assert time.monotonic() < end_s, lists
-        await port.close()
-
-    asyncio.run(main())
-
-
 def test_keys_of_two_slots_in_one_call_are_refused(cluster: servers.Cluster) -> None:
     async def test(port: RedisPort) -> None:
         with pytest.raises(Unexpected, match="several slots"):
             await port.script(BOTH, ["a", "b"], [])
-
-    use_in_both_modes(cluster.url, test)
-
-
-def test_a_flushed_script_is_loaded_where_it_is_missing(cluster: servers.Cluster) -> None:
-    async def test(port: RedisPort) -> None:
-        servers.flush(cluster.url)
-        for _ in range(3):
-            servers.everywhere(cluster.url, "SCRIPT", "FLUSH")
-            calls = [(INCR, [f"s:{place}"], []) for place in range(30)]
-            await port.scripts(calls)
-        assert await port.command("GET", "s:7") == "3"
 
     use_in_both_modes(cluster.url, test)
 

@@ -66,49 +66,30 @@ async def ending(task: asyncio.Task[Any]) -> Any:
     return (await asyncio.gather(task, return_exceptions=True))[0]
 
 
-def holding(stage: Stage, seen: list[Any]) -> asyncio.Task[None]:
+@pytest.mark.parametrize("ended_by", ["answer", "loss", "an answer before the cancel"])
+async def test_what_comes_between_cancel_and_waking_reaches_the_caller(ended_by: str) -> None:
+    stage = Stage()
+    seen: list[Any] = []
+
     async def caller() -> None:
         try:
             seen.append(await stage.link.ask(PING, stage.clock.now_s() + 5))
         except Unreachable as error:
-            seen.append(error)
+            seen.append(type(error))
         await asyncio.sleep(0)
         seen.append("not reached")
 
-    return asyncio.create_task(caller())
-
-
-async def test_an_answer_between_cancel_and_waking_reaches_the_caller() -> None:
-    stage = Stage()
-    seen: list[Any] = []
-    task = holding(stage, seen)
+    task = asyncio.create_task(caller())
     await stage.sent()
+    if ended_by == "an answer before the cancel":
+        stage.receive(b"+PONG\r\n")
     task.cancel()
-    stage.receive(b"+PONG\r\n")
+    if ended_by == "answer":
+        stage.receive(b"+PONG\r\n")
+    elif ended_by == "loss":
+        stage.link.connection_lost(None)
     assert isinstance(await ending(task), asyncio.CancelledError)
-    assert seen == ["PONG"]
-
-
-async def test_a_loss_between_cancel_and_waking_reaches_the_caller() -> None:
-    stage = Stage()
-    seen: list[Any] = []
-    task = holding(stage, seen)
-    await stage.sent()
-    task.cancel()
-    stage.link.connection_lost(None)
-    assert isinstance(await ending(task), asyncio.CancelledError)
-    assert [type(each) for each in seen] == [Unreachable]
-
-
-async def test_a_cancel_after_the_answer_comes_after_the_result() -> None:
-    stage = Stage()
-    seen: list[Any] = []
-    task = holding(stage, seen)
-    await stage.sent()
-    stage.receive(b"+PONG\r\n")
-    task.cancel()
-    assert isinstance(await ending(task), asyncio.CancelledError)
-    assert seen == ["PONG"]
+    assert seen == [Unreachable if ended_by == "loss" else "PONG"]
 
 
 async def test_calls_of_one_turn_are_written_at_once() -> None:

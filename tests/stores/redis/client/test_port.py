@@ -36,17 +36,18 @@ def connections(url: str) -> int:
     return str(servers.command(url, "CLIENT", "LIST")).count("\n") - 1  # without the one that asks
 
 
-def test_a_thousand_calls_share_one_connection(redis_url: str) -> None:
-    servers.flush(redis_url)
-
+@pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
+def test_a_thousand_calls_share_one_connection_to_each_master(url: str) -> None:
     async def test(port: RedisPort) -> None:
         replies = await asyncio.gather(*(port.script(INCR, ["n"], []) for _ in range(1000)))
         assert replies == list(range(1, 1001))  # in the order of the calls, too
+        await asyncio.gather(*(port.script(INCR, [f"c:{n}"], []) for n in range(1000)))
         end_s = time.monotonic() + 5  # the connections of earlier tests may still be ending
-        while (clients := str(await port.command("CLIENT", "LIST"))).count("\n") != 1:
-            assert time.monotonic() < end_s, clients
+        for send in await port.each_master():
+            while (found := await send(("CLIENT", "LIST", "TYPE", "normal"))).count("\n") != 1:
+                assert time.monotonic() < end_s, found
 
-    use(redis_url, test)
+    use(url, test)
 
 
 @BOTH_MODES
@@ -86,19 +87,6 @@ def test_a_busy_script_is_contention(own_server: servers.Server) -> None:
         assert isinstance(await endless, Unexpected)
 
     use(own_server.url, test, timeout_ms=10_000)
-
-
-def test_a_replica_is_named_and_left(own_server: servers.Server) -> None:
-    async def test(port: RedisPort) -> None:
-        await port.command("REPLICAOF", servers.HOST, servers.free_port())
-        before = await port.command("CLIENT", "ID")
-        with pytest.raises(Unreachable, match="replica"):
-            await port.script(INCR, ["n"], [])
-        await port.command("REPLICAOF", "NO", "ONE")
-        assert await port.command("CLIENT", "ID") != before  # the name may lead elsewhere by now
-        assert await port.script(INCR, ["n"], []) == 1
-
-    use(own_server.url, test)
 
 
 def test_a_killed_server_is_found_again(own_server: servers.Server) -> None:
@@ -447,19 +435,15 @@ def outcomes_of(
     [[BUSY_S], [0.0, 0.0, BUSY_S, BUSY_S]],
     ids=["before it dials", "while it dials"],
 )
-def test_a_busy_loop_does_not_blame_the_server(
-    request: pytest.FixtureRequest, server: str, busy: list[float]
-) -> None:
-    url = request.getfixturevalue(server)
+def test_a_busy_loop_does_not_blame_the_server(url: str, busy: list[float]) -> None:
     assert outcomes_of(url, 100, busy) == {"counted": 100}
 
 
 @EVERYWHERE
 @pytest.mark.parametrize("blocking", [False, True], ids=["tasks", "threads"])
 def test_a_script_that_everybody_misses_is_sent_a_few_times_at_most(
-    request: pytest.FixtureRequest, server: str, blocking: bool
+    url: str, blocking: bool
 ) -> None:
-    url = request.getfixturevalue(server)
     servers.everywhere(url, "SCRIPT", "FLUSH")
     servers.everywhere(url, "CONFIG", "RESETSTAT")
     calls = 1000

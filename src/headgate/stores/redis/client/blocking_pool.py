@@ -100,7 +100,7 @@ class BlockingRedisPool:
                 raise trouble.store_closed()
             era = self._era
             line = self._take() or self._dial(due_s)
-            reply = self._asked(line, packed, replies, due_s)
+            reply = self._ask_on(line, packed, replies, due_s)
             self._free.append(line)
             if era != self._era:
                 self._empty()
@@ -150,21 +150,18 @@ class BlockingRedisPool:
         self._open.add(line)
         return line
 
-    def _asked(
+    def _ask_on(
         self, line: BlockingRedisConnection, packed: bytes, replies: int, due_s: float
     ) -> Any:
-        answered = False
         try:
-            reply = line.ask(packed, replies, due_s)
-            answered = True
-        except TimeoutError as error:
-            raise trouble.deadline_exceeded(self._node, self._timeout_ms) from error
-        except Exception as error:
-            raise trouble.connection_lost(self._node, error) from error
-        finally:
-            if not answered:  # its replies are out of step from now on
-                self._drop(line)
-        return reply
+            return line.ask(packed, replies, due_s)
+        except BaseException as error:  # its replies are out of step from now on
+            self._drop(line)
+            if isinstance(error, TimeoutError):
+                raise trouble.deadline_exceeded(self._node, self._timeout_ms) from error
+            if isinstance(error, Exception):
+                raise trouble.connection_lost(self._node, error) from error
+            raise
 
 
 # --------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ the server said that it did nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.stores.redis.client import errors as trouble
@@ -30,6 +30,7 @@ from headgate.stores.redis.client.url import CLUSTER, SENTINEL, Node, parse
 from headgate.transport.gates import PerOwner
 
 ScriptCall = tuple[Script, Sequence[str], Sequence[Part]]
+Thing = TypeVar("Thing")
 
 
 class MasterFlow:
@@ -148,6 +149,13 @@ class RedisPort:
     def slot(self, key: str) -> int:
         """Keys of one slot can be used in one call; without a cluster every key is in slot 0."""
         return 0 if self.slots == 1 else slot_of(key)
+
+    def by_slot(self, things: Iterable[Thing], key_of: Callable[[Thing], str]) -> list[list[Thing]]:
+        """The things whose keys can be used in one call together."""
+        slots: dict[int, list[Thing]] = {}
+        for thing in things:
+            slots.setdefault(self.slot(key_of(thing)), []).append(thing)
+        return list(slots.values())
 
     async def close(self) -> None:
         """No call is served any more; closing again does nothing."""

@@ -13,7 +13,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import hiredis
@@ -53,17 +52,13 @@ class PackedCommand(tuple[Part, ...]):
         return made
 
 
-@dataclass(frozen=True, slots=True)
 class Script:
     """A Lua script as the server knows it; made once per file."""
 
-    name: str
-    source: str
-    sha: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-        object.__setattr__(self, "sha", digest)
+    def __init__(self, name: str, source: str) -> None:
+        self.name = name
+        self.source = source
+        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, keys: Sequence[str], args: Sequence[Part]) -> Parts:
         """The command that runs it."""
