@@ -6,7 +6,7 @@ hand. `plan_cache` says how plans get there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,8 +30,6 @@ class Each:
 
 
 ONE_EACH = Each(1)
-
-
 Amounts = Mapping[str, int] | Each
 
 
@@ -73,11 +71,12 @@ class Plan:
     on_unavailable: OnUnavailable | None
     bypass: bool
     _one: Sequence[Demand] | None = None
+    _last: Sequence[Demand] | None = None
 
     def demands(self, consume: Amounts) -> Sequence[Demand]:
         """The demands for these amounts, checked: known names, whole numbers, within capacity."""
-        # One of each limit is what most callers ask for. Demands are never changed, so these are
-        # made once; other amounts are checked against the bounds of each limit every time.
+        # Most ask for one of each limit, or for the same as the last time. Demands are never
+        # changed, so those are made once; amounts that are named are checked every time.
         if consume is ONE_EACH:
             if self._one is None:
                 self._one = tuple(self.demands(Each(1)))
@@ -103,20 +102,21 @@ class Plan:
                 raise too_large(slot.key, name, parse_amount(name, amount), most)
         if known != len(consume) or not known:
             raise unknown_limits(slot, consume)
-        first = Demand(slot.key, slot.terms, tuple(amounts))
-        if len(self.slots) == 1:
-            return [first]
-        return [first, *self._parent_demands(consume)]
+        wanted = tuple(amounts)
+        last = self._last
+        if last is not None and last[0].amounts == wanted:
+            return last
+        first = Demand(slot.key, slot.terms, wanted)
+        self._last = found = (first, *self._parent_demands(consume))
+        return found
 
-    def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
+    def _parent_demands(self, consume: Mapping[str, int]) -> Iterator[Demand]:
         """Amounts are checked already, but for what the parents can hold."""
-        demands = []
         for slot in self.slots[1:]:
             asked = [consume.get(name) for name in slot.names]
             if asked.count(None) < len(asked):
                 amounts = tuple(None if amount is None else amount * MILLI for amount in asked)
-                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
-        return demands
+                yield check_capacity(Demand(slot.key, slot.terms, amounts))
 
 
 def join_parts(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:

@@ -15,7 +15,7 @@ from headgate.core.runtime import run, steady_clock
 from headgate.repository import Repository
 from headgate.service.program import Options, Program
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.model.engine import Engine
 from proof.model.port import ModelPort

@@ -16,11 +16,10 @@ from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.client.calls import NotApplied
+from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol import find as finding
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
 from headgate.stores.dynamodb.protocol.find import forget
-from headgate.stores.dynamodb.protocol.flow import outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.transaction import take_all

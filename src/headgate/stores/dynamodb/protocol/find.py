@@ -6,8 +6,8 @@ from headgate.core.levels import Page
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, key_of
-from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
+from headgate.stores.dynamodb.client.calls import DynamoRequest, Flow
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.pool import read_shards

@@ -9,7 +9,7 @@ from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import StoreTrouble, Throttled
 from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_of
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
-from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.writes import full_at_ms
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
