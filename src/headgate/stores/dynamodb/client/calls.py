@@ -89,9 +89,6 @@ class EncodedRequest(DynamoRequest):
         found: dict[str, Any] = json.loads(self.body)
         return found
 
-    def __repr__(self) -> str:
-        return f"EncodedRequest({self.operation!r}, {self.body!r})"
-
 
 class DynamoPort(Protocol):
     async def call(self, request: DynamoRequest) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
 
@@ -234,35 +235,21 @@ class WriteRate(NamedTuple):
     per_s: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BucketView:
     """One bucket. `absent` says that it was looked for and not there."""
 
-    __slots__ = (
-        "_asked",
-        "_asked_before",
-        "absent",
-        "asked_since_ms",
-        "crowded_until_ms",
-        "key",
-        "last_demand",
-        "looked_at_ms",
-        "paces",
-        "shards",
-        "written",
-    )
-
-    def __init__(self, key: BucketKey) -> None:
-        self.key = key
-        self.shards: dict[int, ItemState] = {}
-        self.absent = False
-        self.crowded_until_ms = 0
-        self._asked: dict[str, int] = {}  # the most that was asked of a limit at once
-        self._asked_before: dict[str, int] = {}  # and in the time before
-        self.asked_since_ms = 0
-        self.last_demand: Demand | None = None
-        self.looked_at_ms = 0  # when merging was last considered
-        self.written: dict[int, int] = {}  # by shard, how often it had been written then
-        self.paces: dict[int, WriteRate] = {}
+    key: BucketKey
+    shards: dict[int, ItemState] = field(default_factory=dict)
+    absent: bool = False
+    crowded_until_ms: int = 0
+    asked_since_ms: int = 0
+    last_demand: Demand | None = None
+    looked_at_ms: int = 0  # when merging was last considered
+    written: dict[int, int] = field(default_factory=dict)  # by shard, how often it had been then
+    paces: dict[int, WriteRate] = field(default_factory=dict)
+    _asked: dict[str, int] = field(default_factory=dict)  # the most asked of a limit at once
+    _asked_before: dict[str, int] = field(default_factory=dict)  # and in the time before
 
     def note(
         self, shard: int, item: Item | None, now_ms: int, planned: ItemState | None = None

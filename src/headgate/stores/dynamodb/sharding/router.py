@@ -149,30 +149,23 @@ class Taker:
         asking a single one: it made the bucket, or all shards decided together."""
         if 0 not in known.shards:
             return None, (yield from create(self.table, known, demand, now_ms, confirmed))
-        seen = yield from self._choose(known, demand, out, now_ms)
-        if seen is None:
-            return None, (yield from gather(self.table, known, demand, now_ms))
-        return seen, None
-
-    def _choose(
-        self, known: BucketView, demand: Demand, out: set[int], now_ms: int
-    ) -> Flow[ItemState | None]:
-        """A shard that has enough as far as is known; None where none has."""
         yield from self._merge_cold(known, now_ms)
-        if len(out) >= ELSEWHERE_MAX:
-            return None
-        shard = self.cache.route(known)
-        if shard not in known.shards:
-            yield from read_shard(self.table, known, shard, now_ms)
-        routed = known.shards.get(shard)
-        if routed is not None and not out and _has_enough(routed, demand, now_ms):
-            return routed
-        others = [
-            seen
-            for seen in list(known.shards.values())
-            if seen.shard not in out and _has_enough(seen, demand, now_ms)
-        ]
-        return max(others, key=lambda seen: _level(seen, demand, now_ms), default=None)
+        others: list[ItemState] = []
+        if len(out) < ELSEWHERE_MAX:
+            shard = self.cache.route(known)
+            if shard not in known.shards:
+                yield from read_shard(self.table, known, shard, now_ms)
+            routed = known.shards.get(shard)
+            if routed is not None and not out and _has_enough(routed, demand, now_ms):
+                return routed, None
+            others = [
+                seen
+                for seen in list(known.shards.values())
+                if seen.shard not in out and _has_enough(seen, demand, now_ms)
+            ]
+        if not others:
+            return None, (yield from gather(self.table, known, demand, now_ms))
+        return max(others, key=lambda seen: _level(seen, demand, now_ms)), None
 
     def _relieve(
         self, known: BucketView, seen: ItemState, out: set[int], now_ms: int
