@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 1898,
     "layers": 1394,
     "service": 11284,
-    "stores": 13212,
+    "stores": 13165,
     "testing": 1687,
     "transport": 1746,
 }

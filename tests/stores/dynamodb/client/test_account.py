@@ -296,16 +296,7 @@ def test_one_reply_brings_it_within_a_second_and_many_within_the_round_trip(skew
         world.wait(7 * MS)
         world.reply()
     assert world.width_ms <= 12  # the pause between replies and the way there and back
-    if skew_s <= 0:  # one that was asked while ahead waits until the time has come
-        assert abs(world.error_ms) <= 12
-
-
-def test_a_host_ahead_is_right_once_a_reply_came_before_anybody_asked() -> None:
-    world = World(+10)
-    for _ in range(3000):
-        world.wait(7 * MS)
-        world.reply()
-    assert abs(world.error_ms) <= 12
+    assert abs(world.error_ms) <= 12  # one that is ahead was not asked before, or would wait
 
 
 def test_signing_the_first_call_does_not_commit_to_a_host_that_is_ahead() -> None:
