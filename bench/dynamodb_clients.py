@@ -29,7 +29,7 @@ from bench import machine
 from bench.table import aim, show, show_aims
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client import calls as port_flow
-from headgate.stores.dynamodb.client.account import CONTENT_TYPE, TARGET, Signer
+from headgate.stores.dynamodb.client.account import CONTENT_TYPE, TARGET, ServiceClock, Signer
 from headgate.stores.dynamodb.client.calls import DynamoRequest, open_port
 
 CALLERS = (1, 32)
@@ -257,14 +257,14 @@ def http_client(url: str) -> Iterator[Any]:
 
 
 def signer_of(url: str) -> Signer:
-    return Signer("test", "test", None, REGION, url.removeprefix("http://"))
+    return Signer("test", "test", None, REGION, url.removeprefix("http://"), ServiceClock())
 
 
 def signed(signer: Signer, body: bytes) -> dict[str, str]:
-    lines = signer.headers("UpdateItem", body, int(time.time())).split("\r\n")[:-1]
-    proof = dict(line.split(": ", 1) for line in lines)
+    head = signer.signed_request("UpdateItem", body).partition(b"\r\n\r\n")[0].decode()
+    proof = dict(line.split(": ", 1) for line in head.split("\r\n")[1:])
     assert proof["X-Amz-Target"].startswith(TARGET)
-    return proof | {"Content-Type": CONTENT_TYPE}
+    return {name: proof[name] for name in proof if name not in ("Host", "Content-Length")}
 
 
 ASYNC: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -359,7 +359,7 @@ def signing_us(times: int) -> tuple[float, float]:
             work()
         return (time.process_time() - cpu_s) / times * 1e6
 
-    mine = per_call(lambda: signer.headers("UpdateItem", body, int(time.time())))
+    mine = per_call(lambda: signer.signed_request("UpdateItem", body))
     theirs = per_call(lambda: auth.add_auth(AWSRequest("POST", "https://h/", headers, body)))
     return mine, theirs
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.interleavings.clients import Op
 from proof.model import acts

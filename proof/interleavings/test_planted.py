@@ -130,7 +130,7 @@ def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
     # The faults are planted in the general way; that the fast one writes the same, other tests show
     # (tests/stores/dynamodb/protocol/test_fast_take.py).
-    monkeypatch.setattr(taking, "fast_take_request", lambda *_: None)
+    monkeypatch.setattr(sharing, "fast_take_request", lambda *_: None)
     search = Search(scene, chance(monkeypatch))
     with pytest.raises(Broken) as found:
         search.run(STATES_MAX)

@@ -11,7 +11,7 @@ from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.protocol.flow import Flow
+from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.router import try_change
 from headgate.stores.dynamodb.sharding.shares import children_of

@@ -95,7 +95,7 @@ MUTANTS = [
           "tests/stores/dynamodb/protocol/test_interrupted.py::test_a_credit_whose_answer_is_lost_is_told[1-before-60000]"),
     fault("dynamodb: a bucket that was given back to unknown shards is told as full",
           "DynamoStore._consume_all",
-          "place not in found or not self._cache.open(demand.key).shards", "place not in found",
+          "place not in found or not known.shards", "place not in found",
           "tests/stores/dynamodb/sharding/test_debts.py::test_a_refusal_knows_a_bucket_that_was_given_back_to_shards_nobody_told_of"),
     fault("dynamodb: a take from one shard tells the waits of all", "TakenVerdict.exact_records",
           "return all(one.is_whole for one in self._landed)", "return True",

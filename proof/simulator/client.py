@@ -27,7 +27,7 @@ from headgate.core.store import Guard, PeekResult, Store
 from headgate.layers.breaker import PROBE_MS_MAX, Breaker, BreakerState, Circuit
 from headgate.layers.layer import Layer
 from headgate.layers.prefetch import Prefetch
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.model import acts
 from proof.model.buckets import ROUNDING_MILLI, Part

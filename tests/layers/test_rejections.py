@@ -191,9 +191,8 @@ def test_a_bucket_in_parts_is_not_judged_by_the_sum_of_its_parts(clock: FakeCloc
 
             whole = ShardPool(terms, [part(0, 0), part(1, 50_000)])
             if wanted > 50_000:
-                refusal = PooledVerdict(False, demands, [whole.record(at_ms)], at_ms)
-                refusal.tell({key.text: whole.waits_ms(demands[0], at_ms)})
-                return refusal
+                waits = {key.text: whole.waits_ms(demands[0], at_ms)}
+                return PooledVerdict(waits, False, demands, [whole.record(at_ms)], at_ms)
             after = ShardPool(terms, [part(0, 0), part(1, 50_000 - wanted)]).record(at_ms)
             return Verdict(True, demands, [after], at_ms, [whole.record(at_ms)])
 

@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 1898,
     "layers": 1386,
     "service": 11208,
-    "stores": 13182,
+    "stores": 13135,
     "testing": 1656,
     "transport": 1758,
 }

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from headgate.transport.gates import ReusedBufferProtocol, cancel_later, wait_finished
-from headgate.transport.http1 import BadResponse, Response
+from headgate.transport.http1 import BadResponse
 from headgate.transport.http_pool import (
     Answer,
     Failure,
@@ -144,21 +144,18 @@ class AsyncHttpConnection(ReusedBufferProtocol):
     def is_busy(self) -> bool:
         return self._call is not None
 
-    def is_usable(self) -> bool:
-        """Whether it can be used after it was idle: not old, and not given up by the other side.
+    def send(self, call: PendingCall, *, was_idle: bool = False) -> bool:
+        """False where it `was_idle` and is of no further use: old, or given up by the other side.
 
         One that was made a moment ago may have TLS session tickets unread, and is not asked."""
         transport = self._transport
-        return (
-            transport is not None
-            and not transport.is_closing()
-            and time.monotonic() - self._used_s < self._idle_s_max
-            and not self._is_stale(0)
-        )
-
-    def send(self, call: PendingCall) -> None:
-        transport = self._transport
         assert transport is not None
+        if was_idle and (
+            transport.is_closing()
+            or time.monotonic() - self._used_s >= self._idle_s_max
+            or self._is_stale(0)
+        ):
+            return False
         assert self._call is None, "a connection carries one request at a time"
         self._call = call
         call.connection = self
@@ -170,6 +167,7 @@ class AsyncHttpConnection(ReusedBufferProtocol):
             timer = None
         if timer is None:
             self._timer = self._loop.call_at(call.due_s, self._look)
+        return True
 
     def hang_up(self) -> None:
         if self._timer is not None:
@@ -187,7 +185,8 @@ class AsyncHttpConnection(ReusedBufferProtocol):
             self._is_stale = idle_check(plain.fileno())
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._call is None:
+        call = self._call
+        if call is None:
             self.hang_up()  # nobody asked: kept, these bytes would begin the reply to the next call
             return
         try:
@@ -195,23 +194,8 @@ class AsyncHttpConnection(ReusedBufferProtocol):
         except BadResponse as error:
             self._fail(NoResponse(Failure.LOST, f"it sent no HTTP response: {error}"))
             return
-        if response is not None:
-            self._finish(self._call, response)
-
-    def eof_received(self) -> None:
-        """The transport ends itself after this; where a body ends with it, that is the answer."""
-        if self._call is not None:
-            with contextlib.suppress(BadResponse):
-                self._finish(self._call, self._reader.end())
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._is_stale = bool
-        self._fail(NoResponse(Failure.LOST, error or "it closed the connection"))
-        self._pool.on_closed(self)
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _finish(self, call: PendingCall, response: Response) -> None:
+        if response is None:
+            return
         self._call = None
         self._used_s = time.monotonic()
         response.sent_ns, response.received_ns = self._sent_ns, time.monotonic_ns()
@@ -220,6 +204,23 @@ class AsyncHttpConnection(ReusedBufferProtocol):
         else:
             self.hang_up()
         call.settle(response, at_once=True)  # last: who is woken may use this very connection
+
+    def eof_received(self) -> None:
+        """The transport ends itself after this; where a body ends with it, that is the answer."""
+        call = self._call
+        if call is not None:
+            with contextlib.suppress(BadResponse):
+                response = self._reader.end()
+                self._call = None
+                self.hang_up()
+                call.settle(response, at_once=True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_stale = bool
+        self._fail(NoResponse(Failure.LOST, error or "it closed the connection"))
+        self._pool.on_closed(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def _fail(self, why: NoResponse) -> None:
         call, self._call = self._call, None
@@ -358,8 +359,7 @@ class AsyncHttpPool:
     def _submit(self, call: PendingCall) -> None:
         while self._free:
             connection = self._free.pop()
-            if connection.is_usable():
-                connection.send(call)
+            if connection.send(call, was_idle=True):
                 return
             connection.hang_up()
             self._open.discard(connection)

@@ -15,7 +15,7 @@ from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.service.program import Options, Program
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.transport.gates import steady_clock
 from proof.model.engine import Engine

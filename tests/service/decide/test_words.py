@@ -138,8 +138,8 @@ def test_the_wait_is_the_verdicts_own() -> None:
     demand = Demand(BucketKey("n" * 11, "user:a", "api"), terms, (10_000,))
     full = new_record(terms, 1_000_000)
     half = (*full[:4], 5000, *full[5:])
-    verdict = PooledVerdict(False, [demand], [half], 1_000_000)
-    verdict.tell({demand.key.text: {"tokens": 750}})
+    waits = {demand.key.text: {"tokens": 750}}
+    verdict = PooledVerdict(waits, False, [demand], [half], 1_000_000)
     answer = check_result(verdict, [demand], None, ("user", "api", 10))
     assert (answer.allowed, answer.retry_after_ms) == (False, 750)  # one record would say 500
 

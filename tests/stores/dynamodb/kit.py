@@ -21,8 +21,7 @@ from headgate.repository import open_backend
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import TTL
-from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, open_port, run_flow
 from headgate.stores.dynamodb.protocol.item import ItemState
 from headgate.stores.dynamodb.sharding.pool import read_shards
 from headgate.stores.dynamodb.sharding.split import can_merge, merge_request

@@ -306,7 +306,7 @@ def test_a_warm_acquire_is_a_short_walk(canned: Canned) -> None:
     canned.compute = answer
     address = f"dynamodb://{TABLE}?region=us-east-1&endpoint={canned.endpoint}&timeout_ms=10000"
     walk = asyncio.run(warm_acquire(address))
-    assert walk.is_within(calls=55, modules=18), walk  # to become 45 and 16
+    assert walk.is_within(calls=45, modules=16), walk
 
 
 def test_a_warm_check_has_a_short_answer(url: str) -> None:

@@ -16,17 +16,16 @@ from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
 from headgate.stores.dynamodb.catalog.items import Item
-from headgate.stores.dynamodb.client.calls import NotApplied
-from headgate.stores.dynamodb.protocol import find as finding
+from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
-from headgate.stores.dynamodb.protocol.find import forget
-from headgate.stores.dynamodb.protocol.flow import outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.transaction import take_all
 from headgate.stores.dynamodb.sharding.pool import (
     PooledVerdict,
     ShardPool,
+    bucket_page,
+    forget,
     judge_pools,
     read_shards,
 )
@@ -275,7 +274,7 @@ class DynamoStore:
         limit: int,
         cursor: str | None = None,
     ) -> Page:
-        return await finding.page(self._table, namespace, entity_id, resource, limit, cursor)
+        return await bucket_page(self._table, namespace, entity_id, resource, limit, cursor)
 
     async def close(self) -> None:
         try:
@@ -315,20 +314,14 @@ class DynamoStore:
         kept = await self._undo(demands, found, now_ms)
         refused = any(isinstance(one, Refused) for one in found.values())
         raise_trouble(found.values(), kept, refused=refused)
-        # Not decided, or given back to shards whose states nobody told.
-        unknown = [
-            demand
-            for place, demand in enumerate(demands)
-            if place not in found or not self._cache.open(demand.key).shards
-        ]
-        await self._look_at(unknown, now_ms)
+        for place, demand in enumerate(demands):
+            known = self._cache.open(demand.key)
+            # Not decided, or given back to shards whose states nobody told: the wait of a refusal
+            # counts on how they stand.
+            if place not in found or not known.shards:
+                with contextlib.suppress(StoreTrouble):  # then what is known has to do
+                    await self._pool(known, now_ms)
         return self._refusal(demands, found, now_ms)
-
-    async def _look_at(self, unknown: Sequence[Demand], now_ms: int) -> None:
-        """How these buckets stand: the wait of a refusal counts on them."""
-        for demand in unknown:
-            with contextlib.suppress(StoreTrouble):  # then what is known has to do
-                await self._pool(self._cache.open(demand.key), now_ms)
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""
@@ -468,23 +461,14 @@ def _verdict(
     landed = [result for result in results if isinstance(result, Landed)]
     if len(landed) == len(results):
         return TakenVerdict(demands, landed, now_ms)
-    before: list[Record] = []
-    after: list[Record] = []
-    for result in results:
-        if isinstance(result, Landed):
-            before.append(result.before)
-            after.append(result.after)
-        else:
-            before.append(result.record)
-            after.append(result.record)
+    before = [one.before if isinstance(one, Landed) else one.record for one in results]
+    after = [one.after if isinstance(one, Landed) else one.record for one in results]
     waits = {
         demand.key.text: result.waits_ms
         for demand, result in zip(demands, results, strict=True)
         if isinstance(result, Refused) and result.waits_ms is not None
     }
-    kind = PooledVerdict if waits else Verdict
-    verdict = kind(False, demands, after, now_ms, before)
-    if isinstance(verdict, PooledVerdict):
-        verdict.tell(waits)
+    refused = (False, demands, after, now_ms, before)
+    verdict = PooledVerdict(waits, *refused) if waits else Verdict(*refused)
     verdict.outdated = any(map(_is_outdated, demands, [record[TERMS] for record in after]))
     return verdict

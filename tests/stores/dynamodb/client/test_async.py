@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,18 +10,13 @@ from typing import Any
 import pytest
 
 from headgate.core.errors import Contended, StoreTrouble, Unreachable
-from headgate.stores.dynamodb.client.account import find_endpoint
 from headgate.stores.dynamodb.client.calls import (
-    BODY_BYTES_MAX,
-    IDLE_S_MAX,
     DynamoPort,
     DynamoRequest,
     NotApplied,
     open_port,
 )
 from headgate.transport import pool_async
-from headgate.transport.http_pool import Failure, NoResponse, PoolOptions
-from headgate.transport.pool_async import AsyncHttpPool
 from tests.stores.dynamodb.client.kit import CREDIT, READ, TAKE, Answer, Canned, outcome, using
 from tests.stores.dynamodb.engine import free_port
 
@@ -40,43 +34,6 @@ async def test_two_hundred_calls_share_sixteen_connections(
     assert len(replies) == 200
     assert sorted(seen.body["n"] for seen in canned.seen) == list(range(200))
     assert canned.connections == canned.open_max == 16
-
-
-async def test_a_lone_caller_keeps_one_connection(canned: Canned, port: DynamoPort) -> None:
-    for _ in range(20):
-        await port.call(TAKE)
-    assert canned.connections == 1
-
-
-def test_who_waits_in_line_has_a_deadline_too(canned: Canned) -> None:
-    gate = threading.Event()
-    canned.default = Answer(gate=gate)
-
-    async def main() -> None:
-        wire = AsyncHttpPool(
-            PoolOptions(find_endpoint("us-east-1", canned.endpoint), 1, IDLE_S_MAX, BODY_BYTES_MAX)
-        )
-        began_s = wire.now_s()
-        head = b"POST / HTTP/1.1\r\nX-Amz-Target: a.b\r\nContent-Length: 2\r\n\r\n{}"
-        first = asyncio.ensure_future(wire.ask(head, began_s + 30))
-        await arrival(canned)
-        due_s = wire.now_s() + 0.25
-        answers = await asyncio.gather(*(wire.ask(head, due_s) for _ in range(5)))
-        assert [answer.failure for answer in answers if isinstance(answer, NoResponse)] == (
-            [Failure.BUSY] * 5
-        )
-        assert 0.24 < wire.now_s() - due_s + 0.25 < 2
-        late = asyncio.ensure_future(wire.ask(head, began_s + 30))
-        await asyncio.sleep(0)
-        early = await wire.ask(head, wire.now_s() + 0.1)  # overtakes: it has less time left
-        assert isinstance(early, NoResponse)
-        gate.set()
-        assert not isinstance(await first, NoResponse)
-        assert not isinstance(await late, NoResponse)
-        await wire.close()
-
-    asyncio.run(main())
-    assert len(canned.seen) == 2
 
 
 @pytest.mark.parametrize("options", [{"connections": 2, "timeout_ms": 500}])
@@ -239,27 +196,6 @@ async def test_closing_waits_for_what_was_sent_and_refuses_the_rest(
     assert [isinstance(each, dict) for each in outcomes] == [True, True, False, False]
     assert all(isinstance(each, NotApplied) for each in outcomes[2:])
     assert len(canned.seen) == 2
-
-
-def test_a_loop_after_the_other(canned: Canned) -> None:
-    port = open_port(region="us-east-1", endpoint=canned.endpoint, blocking=False)
-
-    async def twice() -> None:
-        await asyncio.gather(port.call(TAKE), port.call(TAKE))
-
-    async def last() -> None:
-        await port.call(TAKE)
-        await port.close()
-
-    def all_of_it() -> None:
-        asyncio.run(twice())
-        asyncio.run(twice())
-        asyncio.run(last())
-        gc.collect()
-
-    with pytest.warns(ResourceWarning):  # loops that end without closing the port
-        all_of_it()
-    assert len(canned.seen) == 5
 
 
 def test_loops_side_by_side(canned: Canned) -> None:

@@ -19,9 +19,9 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Contended, Throttled
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.client.calls import DynamoRequest, TransactionCancelled
+from headgate.stores.dynamodb.client.calls import DynamoRequest, Flow, TransactionCancelled
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
-from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.protocol.take import Landed
 from headgate.stores.dynamodb.protocol.writes import band_milli

@@ -131,7 +131,7 @@ def test_what_a_short_answer_tells_is_what_the_item_tells() -> None:
             told["ttl"] = {"N": "1900000000"}
         if "ttl" in told or seen.ttl_s is not None:
             item["ttl"] = told.get("ttl") or {"N": str(seen.ttl_s)}
-        after = BucketView(KEY).note_counters(seen, told, NOW_MS)
+        after = BucketView(KEY).note(seen.shard, told, NOW_MS, seen)
         assert after == state_from_item(item, seen.shard, seen, NOW_MS)
 
 
@@ -142,7 +142,7 @@ def test_a_short_answer_tells_of_a_newer_version() -> None:
         told = {"b_wcu_tc": {"N": "10"}, "cv": {"N": "9"}}
         for spec in seen.whole.specs:
             told |= {f"b_{spec.name}_tk": {"N": "5"}, f"b_{spec.name}_tc": {"N": "6"}}
-        after = BucketView(KEY).note_counters(seen, told, NOW_MS)
+        after = BucketView(KEY).note(seen.shard, told, NOW_MS, seen)
         assert after.whole == Terms(seen.whole.specs, 9, sources=seen.whole.sources)
         assert after.record[0] == share_of(after.whole, seen.shard, seen.depth)
 
@@ -150,7 +150,7 @@ def test_a_short_answer_tells_of_a_newer_version() -> None:
 def test_a_short_answer_that_lacks_a_counter_says_so() -> None:
     seen = _seen(random.Random(1), Terms((Limit.per_second("x", 16).spec,), 3))
     with pytest.raises(Damaged, match="b_x_tc"):
-        BucketView(KEY).note_counters(seen, {"b_wcu_tc": {"N": "10"}}, NOW_MS)
+        BucketView(KEY).note(seen.shard, {"b_wcu_tc": {"N": "10"}}, NOW_MS, seen)
 
 
 def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:
@@ -161,9 +161,9 @@ def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:
     told = {"b_wcu_tc": {"N": "9"}, "b_x_tk": {"N": "8000"}, "b_x_tc": {"N": "8000"}}
     known = BucketView(KEY)
     known.shards[0] = planned._replace(ttl_s=2000)
-    assert known.note_counters(planned, told, NOW_MS).ttl_s == 2000
+    assert known.note(0, told, NOW_MS, planned).ttl_s == 2000
     known.shards[0] = planned._replace(generation=6, ttl_s=3000)
-    after = known.note_counters(planned, told, NOW_MS)
+    after = known.note(0, told, NOW_MS, planned)
     assert (after.generation, after.ttl_s, after.written) == (5, 1000, 9)
     assert known.shards[0] is after
 

@@ -289,16 +289,6 @@ def test_a_transaction_that_met_another_write_may_be_planned_anew(code: str) -> 
     assert reasons_of({}) is None
 
 
-def test_whatever_else_cancels_a_transaction_is_raised() -> None:
-    """Planning it anew would meet the same again."""
-    with pytest.raises(TransactionCancelled):
-        reasons_of(TransactionCancelled([("None", None), ("ValidationError", None)]))
-    with pytest.raises(Throttled):
-        reasons_of(TransactionCancelled([("ThrottlingError", None)]))
-    with pytest.raises(Unreachable):
-        reasons_of(LOST)
-
-
 @pytest.mark.parametrize(
     ("outcomes", "guarded", "told"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit
-from headgate.core.errors import Damaged, StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import Damaged, Throttled, Unreachable
 from headgate.core.record import Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import DynamoRequest
@@ -25,7 +25,6 @@ from tests.stores.dynamodb.kit import (
     engine_with_table,
     fresh_table,
     opened,
-    port_to,
     spent,
     store_on,
 )
@@ -248,12 +247,6 @@ def test_a_throttled_key_splits_and_is_never_let_through() -> None:
     port.per_s_max = 0
     with pytest.raises(Throttled, match="holds back"):
         one.take(x=0)
-
-
-def test_trouble_is_raised_as_it_is(credentials: None) -> None:
-    """Nobody listens on the port."""
-    with pytest.raises(StoreTrouble):
-        Bucket(store_on(port=port_to("http://127.0.0.1:9")), PER_MINUTE).take(x=1)
 
 
 class HoldingBack(Watched):

@@ -14,7 +14,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import Terms, cell_of
 from headgate.core.runtime import run
 from headgate.layers.rejections import Rejections
-from headgate.stores.dynamodb.protocol.flow import run_flow
+from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.protocol.item import BucketView
 from headgate.stores.dynamodb.protocol.transaction import take_all
 from headgate.stores.dynamodb.sharding.pool import read_shards

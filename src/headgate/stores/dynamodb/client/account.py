@@ -27,6 +27,7 @@ from headgate.transport.http_pool import ServerAddress
 
 LOOK_AGAIN_S = 1.0
 SERVICE = "dynamodb"
+AGENT = "headgate"
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET = "DynamoDB_20120810."
 
@@ -86,9 +87,13 @@ class CredentialProvider:
     """The signer of this moment; `load` may block, on files or on the network."""
 
     def __init__(
-        self, place: DynamoEndpoint, sessions: Sessions = botocore.session.get_session
+        self,
+        place: DynamoEndpoint,
+        clock: ServiceClock,
+        sessions: Sessions = botocore.session.get_session,
     ) -> None:
         self._place = place
+        self._clock = clock
         self._sessions = sessions
         self._credentials: Any = None
         self._signer: Signer | None = None
@@ -137,7 +142,7 @@ class CredentialProvider:
         signer = self._signer
         if signer is not None and signer.identity == identity:
             return signer
-        return Signer(*identity, self._place.region, self._place.authority)
+        return Signer(*identity, self._place.region, self._place.authority, self._clock)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -154,15 +159,18 @@ ODD_REPLIES = 3
 
 
 class ServiceClock:
-    """Never steps back; safe to share between threads and loops."""
+    """Never steps back; safe to share between threads and loops.
+
+    `monotonic_ns() + offset_ns` is the service's time as far as is known, and may step back.
+    """
 
     def __init__(
         self,
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._monotonic_ns = monotonic_ns
-        self._offset_ns = wall_ns() - monotonic_ns()
+        self.monotonic_ns = monotonic_ns
+        self.offset_ns = wall_ns() - monotonic_ns()
         self._host_believed = True  # until a reply proves it wrong
         self._bounds_ns: tuple[int, int] | None = None
         self._seen_ns = 0
@@ -178,13 +186,8 @@ class ServiceClock:
 
     def now_ms(self) -> int:
         with self._lock:
-            self._last_ns = max(self._last_ns, self._monotonic_ns() + self._offset_ns)
+            self._last_ns = max(self._last_ns, self.monotonic_ns() + self.offset_ns)
             return self._last_ns // 1_000_000
-
-    def signing_s(self) -> int:
-        """The time to sign with. It is asked before the first reply, and a host that is ahead must
-        not stand still for that until the service has caught up."""
-        return (self._monotonic_ns() + self._offset_ns) // SECOND_NS
 
     def observe(self, date: bytes, sent_ns: int, received_ns: int) -> None:
         """Learns from one reply; the times are of the monotonic clock."""
@@ -202,30 +205,25 @@ class ServiceClock:
             if low_ns <= bounds[0] - drift_ns and high_ns >= bounds[1] + drift_ns:
                 return  # it knows no more than is known already, as most replies
         with self._lock:
-            self._bounds_ns = low_ns, high_ns = self._narrowed(low_ns, high_ns, received_ns)
-            if self._host_believed and low_ns <= self._offset_ns <= high_ns:
+            bounds = self._bounds_ns
+            if bounds is not None:
+                drift_ns = max(0, received_ns - self._seen_ns) * DRIFT_PER_MILLION // 1_000_000
+                old_low_ns, old_high_ns = bounds[0] - drift_ns, bounds[1] + drift_ns
+                gap_ns = max(low_ns - old_high_ns, old_low_ns - high_ns)
+                if gap_ns > ODD_NS and self._odd + 1 < ODD_REPLIES:
+                    self._odd += 1
+                    return
+                if gap_ns <= ODD_NS:
+                    # Where the service's own clocks differ a little, what lies between is left.
+                    inner = max(old_low_ns, low_ns), min(old_high_ns, high_ns)
+                    low_ns, high_ns = min(inner), max(inner)
+            self._odd = 0
+            self._seen_ns = max(self._seen_ns, received_ns)
+            self._bounds_ns = low_ns, high_ns
+            if self._host_believed and low_ns <= self.offset_ns <= high_ns:
                 return
             self._host_believed = False
-            self._offset_ns = (low_ns + high_ns) // 2
-
-    def _narrowed(self, low_ns: int, high_ns: int, at_ns: int) -> tuple[int, int]:
-        """The bounds so far and these taken together."""
-        if self._bounds_ns is None:
-            self._seen_ns = at_ns
-            return low_ns, high_ns
-        drift_ns = max(0, at_ns - self._seen_ns) * DRIFT_PER_MILLION // 1_000_000
-        old_low_ns, old_high_ns = self._bounds_ns[0] - drift_ns, self._bounds_ns[1] + drift_ns
-        gap_ns = max(low_ns - old_high_ns, old_low_ns - high_ns)
-        if gap_ns > ODD_NS and self._odd + 1 < ODD_REPLIES:
-            self._odd += 1
-            return self._bounds_ns
-        self._odd = 0
-        self._seen_ns = max(self._seen_ns, at_ns)
-        if gap_ns > ODD_NS:
-            return low_ns, high_ns
-        # Where the service's own clocks differ a little, what lies between them is left.
-        inner = sorted((max(old_low_ns, low_ns), min(old_high_ns, high_ns)))
-        return inner[0], inner[1]
+            self.offset_ns = (low_ns + high_ns) // 2
 
 
 # --------------------------------------------------------------------------------------------------
@@ -247,10 +245,23 @@ def _hmac_states(key: bytes) -> HmacStates:
 
 
 class Signer:
-    """Signs for one identity at one host; safe to share between threads."""
+    """Signs for one identity at one host, by its clock; safe to share between threads."""
 
-    def __init__(self, access: str, secret: str, token: str | None, region: str, host: str) -> None:
+    def __init__(
+        self,
+        access: str,
+        secret: str,
+        token: str | None,
+        region: str,
+        host: str,
+        clock: ServiceClock,
+    ) -> None:
         self.identity = (access, secret, token)
+        self._clock = clock
+        self._start = (
+            f"POST / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {AGENT}\r\n"
+            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: "
+        )
         self._region = region
         self._secret = secret
         self._fields = "content-type;host;x-amz-date;x-amz-target"
@@ -264,8 +275,11 @@ class Signer:
         self._day: tuple[str, bytes] = ("", b"")
         self._moment: Moment = (-1, _hmac_states(b""), "", "", "")
 
-    def headers(self, operation: str, body: bytes, at_s: int) -> str:
-        """The header lines that prove who asks: date, token, target and Authorization."""
+    def signed_request(self, operation: str, body: bytes) -> bytes:
+        """The HTTP request, with what proves who asks: date, token, target and Authorization."""
+        # Not `clock.now_ms`, which never steps back: a host that is ahead would go on signing with
+        # the time of its first request until the service has caught up.
+        at_s = (self._clock.monotonic_ns() + self._clock.offset_ns) // SECOND_NS
         moment = self._moment
         if moment[0] != at_s:
             moment = self._moment = self._prepare(at_s)
@@ -275,7 +289,11 @@ class Signer:
         first, second = inner.copy(), outer.copy()
         first.update(text)
         second.update(first.digest())
-        return f"{lines}{second.hexdigest()}\r\nX-Amz-Target: {TARGET}{operation}\r\n"
+        head = (
+            f"{self._start}{len(body)}\r\n{lines}{second.hexdigest()}\r\n"
+            f"X-Amz-Target: {TARGET}{operation}\r\n\r\n"
+        )
+        return head.encode() + body
 
     def _prepare(self, at_s: int) -> Moment:
         """What stays the same for every call signed in this second."""

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headgate.core.errors import StoreTrouble
+from headgate.core.errors import HeadgateError, StoreTrouble
 from headgate.stores.dynamodb.client import errors as trouble
 from headgate.stores.dynamodb.client.account import (
-    CONTENT_TYPE,
     CredentialProvider,
     DynamoEndpoint,
     ServiceClock,
@@ -44,12 +43,16 @@ __all__ = [
     "DynamoPort",
     "DynamoRequest",
     "EncodedRequest",
+    "Flow",
     "NotApplied",
     "Outcome",
     "Rejected",
     "TableMissing",
     "TransactionCancelled",
     "open_port",
+    "outcome_of",
+    "run_flow",
+    "run_flows",
 ]
 
 # --------------------------------------------------------------------------------------------------
@@ -64,11 +67,17 @@ class DynamoRequest:
     params: dict[str, Any]
     credit: bool = False  # never sent twice, also if nobody knows whether it arrived
 
+    @property
+    def body(self) -> bytes:
+        return dumps(self.params)
+
 
 class EncodedRequest(DynamoRequest):
     """A request whose body was written already; its params are read from it if somebody asks."""
 
     __slots__ = ("body",)
+
+    body: bytes
 
     def __init__(self, operation: str, body: bytes) -> None:
         self.operation = operation
@@ -79,9 +88,6 @@ class EncodedRequest(DynamoRequest):
     def params(self) -> dict[str, Any]:  # type: ignore[override]
         found: dict[str, Any] = json.loads(self.body)
         return found
-
-    def __repr__(self) -> str:
-        return f"EncodedRequest({self.operation!r}, {self.body!r})"
 
 
 class DynamoPort(Protocol):
@@ -115,18 +121,80 @@ class DynamoPort(Protocol):
         ...
 
 
+Outcome = dict[str, Any] | StoreTrouble
+
+# --------------------------------------------------------------------------------------------------
+# A flow: a generator that yields requests and is sent what each came to.
+#
+# The protocol never waits by itself, so that a port, a simulator or a model checker can carry it.
+
+Result = TypeVar("Result")
+Flow = Generator[DynamoRequest, Outcome, Result]
+
+
+async def run_flow(port: DynamoPort, flow: Flow[Result]) -> Result:
+    """What the flow returns."""
+    outcome: Outcome | None = None
+    while True:
+        try:
+            request = flow.send(outcome) if outcome is not None else next(flow)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        try:
+            outcome = await port.call(request)
+        except StoreTrouble as trouble:
+            outcome = trouble
+
+
+async def run_flows(
+    port: DynamoPort, flows: Sequence[Flow[Any]], results: dict[int, Any], *enough: type
+) -> None:
+    """Several flows in step; `results` gets what each returned or raised, by its place.
+
+    Runs all to their end, or until one came to something of the types that are `enough`. The others
+    are then given up between two requests, after their last one was answered. Who is interrupted
+    finds in `results` how far they got.
+    """
+    outcomes: dict[int, Outcome | None] = dict.fromkeys(range(len(flows)))
+    while outcomes:
+        requests: dict[int, DynamoRequest] = {}
+        for place, outcome in outcomes.items():
+            flow = flows[place]
+            try:
+                requests[place] = flow.send(outcome) if outcome is not None else next(flow)
+            except StopIteration as done:
+                results[place] = done.value
+            except StoreTrouble as trouble:
+                results[place] = trouble
+        if enough and any(isinstance(one, enough) for one in results.values()):
+            for place in requests:
+                flows[place].close()
+            return
+        answers = await port.call_all([*requests.values()]) if requests else []
+        outcomes = dict(zip(requests, answers, strict=True))
+
+
+def outcome_of(flow: Flow[Result]) -> Flow[Result | HeadgateError]:
+    """The flow, with whatever it raises as what it comes to: the flows beside it go on."""
+    try:
+        return (yield from flow)
+    except HeadgateError as error:
+        return error
+
+
+# --------------------------------------------------------------------------------------------------
+# The port over real connections.
+
 try:
     import orjson  # type: ignore[import-not-found,unused-ignore]
 except ImportError:  # the standard library does the same, slower
     orjson = None  # type: ignore[assignment,unused-ignore]
 
 PAUSE_S = 0.02
-AGENT = "headgate"
 IDLE_S_MAX = 20.0  # the service hangs up on idle connections; one that old is not used again
 BODY_BYTES_MAX = 64 * 1024 * 1024  # the service's own bound is 16 MB
 _DATE = re.compile(rb"\ndate:([^\r]*)", re.IGNORECASE)
-
-Outcome = dict[str, Any] | StoreTrouble
 
 
 def python_dumps(value: Any) -> bytes:
@@ -162,17 +230,13 @@ class DynamoClient:
             trouble.store_closed,
             None if blocking else lambda session: session.pool.abandon(),
         )
-        self._start = (
-            f"POST / HTTP/1.1\r\nHost: {endpoint.authority}\r\nUser-Agent: {AGENT}\r\n"
-            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: "
-        )
 
     async def call(self, request: DynamoRequest) -> dict[str, Any]:
         session = pool, account = self._sessions.here()
         now_s = pool.now_s()
         due_s = now_s + self._timeout_s
         signer = account.signer(now_s) or await self._load_signer(session, due_s)
-        answer = await pool.ask(self._signed_bytes(request, signer), due_s)
+        answer = await pool.ask(signer.signed_request(request.operation, request.body), due_s)
         outcome = self._judge(request, answer)
         if type(outcome) is dict:
             return outcome
@@ -205,12 +269,14 @@ class DynamoClient:
             await session.pool.close()
 
     def _open_session(self) -> DynamoSession:
-        return DynamoSession(self._pool_type(self._options), CredentialProvider(self._endpoint))
+        return DynamoSession(
+            self._pool_type(self._options), CredentialProvider(self._endpoint, self._clock)
+        )
 
     async def _round(
         self, pool: HttpPool, requests: Sequence[DynamoRequest], signer: Signer, due_s: float
     ) -> list[Outcome]:
-        packed = [self._signed_bytes(request, signer) for request in requests]
+        packed = [signer.signed_request(request.operation, request.body) for request in requests]
         if len(packed) == 1:
             answers = [await pool.ask(packed[0], due_s)]
         else:
@@ -259,11 +325,6 @@ class DynamoClient:
         except trouble.NotApplied:
             return signer, False
         return fresh, fresh.identity != signer.identity
-
-    def _signed_bytes(self, request: DynamoRequest, signer: Signer) -> bytes:
-        body = request.body if type(request) is EncodedRequest else dumps(request.params)
-        proof = signer.headers(request.operation, body, self._clock.signing_s())
-        return f"{self._start}{len(body)}\r\n{proof}\r\n".encode() + body
 
     def _judge(self, request: DynamoRequest, answer: Answer) -> Outcome:
         if isinstance(answer, NoResponse):

@@ -23,13 +23,11 @@ from headgate.stores.dynamodb.catalog.items import (
     number,
     purge_attributes,
 )
-from headgate.stores.dynamodb.client.calls import NotApplied
+from headgate.stores.dynamodb.client.calls import Flow, NotApplied, run_flow
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import (
     ATTEMPTS_MAX,
-    Flow,
     reasons_of,
-    run_flow,
     send,
     too_contended,
 )

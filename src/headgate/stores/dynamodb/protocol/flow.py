@@ -1,28 +1,21 @@
-"""A flow: a generator that yields requests and is sent what each came to.
-
-The protocol never waits by itself, so that a port, a simulator or a model checker can carry it:
-`run_flow` runs one flow, `run_flows` several in step, a round trip per round. How often a flow
-tries again (ATTEMPTS_MAX) and what a transaction comes to (`commit`) is said here for all of them.
-"""
+"""What all flows over the table have in common: how often one tries again (ATTEMPTS_MAX), and what
+a transaction comes to (`commit`)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import Contended, StoreTrouble, Throttled, Unreachable
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb.client.calls import (
-    DynamoPort,
     DynamoRequest,
+    Flow,
     NotApplied,
     Outcome,
     TransactionCancelled,
 )
 from headgate.stores.dynamodb.table import requests as ask
-
-Result = TypeVar("Result")
-Flow = Generator[DynamoRequest, Outcome, Result]
 
 # Two are enough where others only take: after a failure the true state is known, and takes only
 # move it further to the same side of the brim. Refunds push it back, so a limit without a band
@@ -40,57 +33,6 @@ def too_contended(key: BucketKey) -> Throttled:
         f"{key.entity_id} on {key.resource} is written by so many at once that each of "
         f"{ATTEMPTS_MAX} attempts met another write; nothing was changed: try again in a moment"
     )
-
-
-async def run_flow(port: DynamoPort, flow: Flow[Result]) -> Result:
-    """What the flow returns."""
-    outcome: Outcome | None = None
-    while True:
-        try:
-            request = flow.send(outcome) if outcome is not None else next(flow)
-        except StopIteration as done:
-            result: Result = done.value
-            return result
-        try:
-            outcome = await port.call(request)
-        except StoreTrouble as trouble:
-            outcome = trouble
-
-
-async def run_flows(
-    port: DynamoPort, flows: Sequence[Flow[Any]], results: dict[int, Any], *enough: type
-) -> None:
-    """Several flows in step; `results` gets what each returned or raised, by its place.
-
-    Runs all to their end, or until one came to something of the types that are `enough`. The others
-    are then given up between two requests, after their last one was answered. Who is interrupted
-    finds in `results` how far they got.
-    """
-    outcomes: dict[int, Outcome | None] = dict.fromkeys(range(len(flows)))
-    while outcomes:
-        requests: dict[int, DynamoRequest] = {}
-        for place, outcome in outcomes.items():
-            flow = flows[place]
-            try:
-                requests[place] = flow.send(outcome) if outcome is not None else next(flow)
-            except StopIteration as done:
-                results[place] = done.value
-            except StoreTrouble as trouble:
-                results[place] = trouble
-        if enough and any(isinstance(one, enough) for one in results.values()):
-            for place in requests:
-                flows[place].close()
-            return
-        answers = await port.call_all([*requests.values()]) if requests else []
-        outcomes = dict(zip(requests, answers, strict=True))
-
-
-def outcome_of(flow: Flow[Result]) -> Flow[Result | HeadgateError]:
-    """The flow, with whatever it raises as what it comes to: the flows beside it go on."""
-    try:
-        return (yield from flow)
-    except HeadgateError as error:
-        return error
 
 
 Reasons = list[tuple[str, Any]]  # per write of a transaction: a code, and the item in its way

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import NamedTuple
 
@@ -109,47 +110,60 @@ def new_item_state(record: Record, layout: str, generation: int, now_ms: int) ->
 
 
 def state_from_item(
-    item: Item | None, shard: int, known: ItemState | None, now_ms: int
+    item: Item | None, shard: int, known: ItemState | None, now_ms: int, written: bool = False
 ) -> ItemState | None:
-    """What the item says; None where there is no bucket, or only part of one that can be healed."""
-    if item is None or EPOCH not in item:
+    """What the item says; None where there is no bucket, or only part of one that can be healed.
+
+    What is `known` of its generation is not read again. Where a write on that state has `written`
+    the item, its answer may tell nothing but what it moved. Of the rest, `ttl` may be known better
+    by now. And another may have brought a newer version of the same limits: who comes with an older
+    one is to hear of it.
+    """
+    if item is None or (EPOCH not in item and not written):
         return None
+    epochs: Iterable[int]
     try:
-        generation = int(item[GENERATION]["N"])
-        version = int(item[VERSION]["N"])
-        layout = item[LAYOUT]["S"]
-        if (
-            known is not None
-            and known.generation == generation
-            and known.whole.version == version
-            and known.layout == layout
-        ):
-            old, whole, _, _, depth, _, epoch_ms, _, _, split_at_ms = known
-            record = _counters(item, old[TERMS], old[CELLS::STRIDE], now_ms)
+        if EPOCH not in item:
+            assert known is not None
+            old, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = known
+            terms, epochs = old[TERMS], old[CELLS::STRIDE]
+            if VERSION in item and int(item[VERSION]["N"]) != whole.version:
+                whole = Terms(whole.specs, int(item[VERSION]["N"]), sources=whole.sources)
+                terms = share_of(whole, shard, depth)
+            if TTL in item:
+                ttl_s = int(item[TTL]["N"])
+            writes = int(item[WRITTEN]["N"])
         else:
-            depth = int(item[DEPTH]["N"]) if DEPTH in item else 0
-            whole = _terms(item, layout, version)
-            epoch_ms = int(item[EPOCH]["N"])
-            epochs = [
-                int(item[names_of(spec.name).epoch]["N"])
-                if names_of(spec.name).epoch in item
-                else epoch_ms
-                for spec in whole.specs
-            ]
-            split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
-            record = _counters(item, share_of(whole, shard, depth), epochs, now_ms)
+            generation = int(item[GENERATION]["N"])
+            version = int(item[VERSION]["N"])
+            layout = item[LAYOUT]["S"]
+            ttl_s = int(item[TTL]["N"]) if TTL in item else None
+            writes = int(item[WRITTEN]["N"]) if WRITTEN in item else 0
+            if (
+                known is not None
+                and known.generation == generation
+                and known.whole.version == version
+                and known.layout == layout
+            ):
+                old, whole, _, _, depth, _, epoch_ms, _, _, split_at_ms = known
+                terms, epochs = old[TERMS], old[CELLS::STRIDE]
+            else:
+                depth = int(item[DEPTH]["N"]) if DEPTH in item else 0
+                split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
+                whole = _terms(item, layout, version)
+                terms = share_of(whole, shard, depth)
+                own = [names_of(spec.name).epoch for spec in whole.specs]
+                epochs = [int(item.get(name, item[EPOCH])["N"]) for name in own]
+                epoch_ms = int(item[EPOCH]["N"])
+        cells: list[object] = [terms, now_ms // HOUR_MS, 0]
+        for spec, since_ms in zip(terms.specs, epochs, strict=True):
+            names = names_of(spec[0])
+            consumed = int(item[names.consumed]["N"])
+            cells += (since_ms, int(item[names.tokens]["N"]), consumed, consumed)
         return ItemState(
-            record,
-            whole,
-            layout,
-            shard,
-            depth,
-            generation,
-            epoch_ms,
-            int(item[TTL]["N"]) if TTL in item else None,
-            int(item[WRITTEN]["N"]) if WRITTEN in item else 0,
+            tuple(cells), whole, layout, shard, depth, generation, epoch_ms, ttl_s, writes,
             split_at_ms,
-        )
+        )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
         raise unreadable_item("bucket", item, error) from error
 
@@ -164,15 +178,6 @@ def _terms(item: Item, layout: str, version: int) -> Terms:
             raise Damaged(f"the limit {limit} of a bucket is {capacity}, {amount}/{period_ms} ms")
         numbers.append((capacity, amount, period_ms))
     return terms_from(layout, version, tuple(numbers))
-
-
-def _counters(item: Item, terms: Terms, epochs: Iterable[int], now_ms: int) -> Record:
-    cells: list[object] = [terms, now_ms // HOUR_MS, 0]
-    for spec, epoch_ms in zip(terms.specs, epochs, strict=True):
-        names = names_of(spec[0])
-        consumed = int(item[names.consumed]["N"])
-        cells += (epoch_ms, int(item[names.tokens]["N"]), consumed, consumed)
-    return tuple(cells)
 
 
 def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> Item:
@@ -230,90 +235,48 @@ class WriteRate(NamedTuple):
     per_s: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class BucketView:
     """One bucket. `absent` says that it was looked for and not there."""
 
-    __slots__ = (
-        "_asked",
-        "_asked_before",
-        "_asked_since_ms",
-        "_last",
-        "absent",
-        "crowded_until_ms",
-        "key",
-        "looked_at_ms",
-        "paces",
-        "shards",
-        "written",
-    )
-
-    def __init__(self, key: BucketKey) -> None:
-        self.key = key
-        self.shards: dict[int, ItemState] = {}
-        self.absent = False
-        self.crowded_until_ms = 0
-        self._asked: dict[str, int] = {}  # the most that was asked of a limit at once
-        self._asked_before: dict[str, int] = {}  # and in the time before
-        self._asked_since_ms = 0
-        self._last: tuple[Terms, tuple[int | None, ...]] | None = None
-        self.looked_at_ms = 0  # when merging was last considered
-        self.written: dict[int, int] = {}  # by shard, how often it had been written then
-        self.paces: dict[int, WriteRate] = {}
+    key: BucketKey
+    shards: dict[int, ItemState] = field(default_factory=dict)
+    absent: bool = False
+    crowded_until_ms: int = 0
+    asked_since_ms: int = 0
+    last_demand: Demand | None = None
+    looked_at_ms: int = 0  # when merging was last considered
+    written: dict[int, int] = field(default_factory=dict)  # by shard, how often it had been then
+    paces: dict[int, WriteRate] = field(default_factory=dict)
+    _asked: dict[str, int] = field(default_factory=dict)  # the most asked of a limit at once
+    _asked_before: dict[str, int] = field(default_factory=dict)  # and in the time before
 
     def note(
-        self, shard: int, item: Item | None, now_ms: int, made: ItemState | None = None
+        self, shard: int, item: Item | None, now_ms: int, planned: ItemState | None = None
     ) -> ItemState | None:
-        """Keeps what an answer said. A shard that is gone says that its bucket is no longer
-        divided as it was: then only the first shard can tell how."""
-        seen = state_from_item(item, shard, made or self.shards.get(shard), now_ms)
-        if seen is not None:
-            return self._keep(seen, now_ms)
-        self.shards.clear()
-        if not shard:
-            self.absent = True
-        return None
-
-    def note_counters(self, planned: ItemState, answer: Item, now_ms: int) -> ItemState:
-        """Keeps what a write said that left all but the counters as it was planned on.
-
-        Of the rest, `ttl` may be known better by now. And another may have brought a newer version
-        of the same limits: who comes with an older one is to hear of it.
-        """
-        last = self.shards.get(planned.shard)
-        if last is None or last.generation != planned.generation:
-            last = planned
-        record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, _, split_at_ms = last
-        terms = record[TERMS]
-        try:
-            if VERSION in answer and int(answer[VERSION]["N"]) != whole.version:
-                whole = Terms(whole.specs, int(answer[VERSION]["N"]), sources=whole.sources)
-                terms = share_of(whole, shard, depth)
-            if TTL in answer:
-                ttl_s = int(answer[TTL]["N"])
-            written = int(answer[WRITTEN]["N"])
-            record = _counters(answer, terms, record[CELLS::STRIDE], now_ms)
-        except (KeyError, ValueError, TypeError) as error:
-            raise unreadable_item("bucket", answer, error) from error
-        return self._keep(
-            ItemState(
-                record, whole, layout, shard, depth, generation, epoch_ms, ttl_s, written,
-                split_at_ms,
-            ),
-            now_ms,
-        )  # fmt: skip
-
-    def _keep(self, seen: ItemState, now_ms: int) -> ItemState:
+        """Keeps what an answer said: that of a write, if the state it `planned` on is given. A
+        shard that is gone says that its bucket is no longer divided as it was: then only the first
+        shard can tell how."""
+        known = self.shards.get(shard)
+        if planned is not None and (known is None or known.generation != planned.generation):
+            known = planned
+        seen = state_from_item(item, shard, known, now_ms, planned is not None)
+        if seen is None:
+            self.shards.clear()
+            if not shard:
+                self.absent = True
+            return None
         self.absent = False
-        self.shards[seen.shard] = seen
-        if not seen.shard and not seen.depth and len(self.shards) > 1:
+        self.shards[shard] = seen
+        if not shard and not seen.depth and len(self.shards) > 1:
             self.shards = {0: seen}
         # How fast all writers together are, by this process's clock alone: others' may differ.
-        last = self.paces.get(seen.shard)
+        last = self.paces.get(shard)
         if last is None or seen.written < last.written or now_ms < last.at_ms:
-            self.paces[seen.shard] = WriteRate(seen.written, now_ms, 0)
+            self.paces[shard] = WriteRate(seen.written, now_ms, 0)
         elif now_ms - last.at_ms >= PACE_MS:
             per_s = (seen.written - last.written) * 1000 // (now_ms - last.at_ms)
-            self.paces[seen.shard] = WriteRate(seen.written, now_ms, per_s)
+            self.paces[shard] = WriteRate(seen.written, now_ms, per_s)
         return seen
 
     def note_throttled(self, shard: int, now_ms: int) -> None:
@@ -345,14 +308,12 @@ class BucketView:
         return {shard: seen.depth for shard, seen in list(self.shards.items())}
 
     def note_demand(self, demand: Demand, now_ms: int) -> None:
-        """Remembers how much is asked for at once, for a while."""
-        if not 0 <= now_ms - self._asked_since_ms < ASKED_MS:
+        """Remembers how much is asked for at once, for a while. Whoever asks for the same again
+        within that while (`last_demand`) need not say so."""
+        if not 0 <= now_ms - self.asked_since_ms < ASKED_MS:
             self._asked_before, self._asked = self._asked, {}
-            self._asked_since_ms, self._last = now_ms, None
-        last = self._last
-        if last is not None and last[0] is demand.terms and last[1] == demand.amounts:
-            return
-        self._last = (demand.terms, demand.amounts)
+            self.asked_since_ms = now_ms
+        self.last_demand = demand
         for name, wanted in demand.named():
             if wanted > self._asked.get(name, 0):
                 self._asked[name] = wanted

@@ -27,11 +27,9 @@ from headgate.core.record import (
     new_record,
 )
 from headgate.stores.dynamodb.catalog.items import TTL
-from headgate.stores.dynamodb.client.calls import ConditionFailed, EncodedRequest
+from headgate.stores.dynamodb.client.calls import ConditionFailed, EncodedRequest, Flow
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import Flow
 from headgate.stores.dynamodb.protocol.item import (
-    EPOCH,
     GENERATION,
     VERSION,
     WRITTEN,
@@ -142,24 +140,15 @@ def attempt(
     now_ms: int,
     confirmed: set[int],
     *,
-    strict: bool,
+    crowded: bool,
 ) -> Flow[Landed | Refused | None]:
-    """One write to one shard; None where it was not done and the state is known better now.
+    """One write to one shard, where it is no usual one; None where it was not done and the state is
+    known better now.
 
     A whole bucket refuses by a state that was told in this call, which `confirmed` knows by its
-    shard; what one shard of several refuses, all of them together have to confirm. `strict` gives
-    away no burst to crowded buckets.
+    shard; what one shard of several refuses, all of them together have to confirm. A `crowded`
+    bucket gives away some burst.
     """
-    if seen.whole is not demand.terms:
-        seen = known.adopt_terms(seen, demand.terms)
-    crowded = now_ms < known.crowded_until_ms and not strict
-    request = fast_take_request(table, seen, demand, now_ms, crowded)
-    if request is not None:
-        outcome = yield request
-        after = learn(known, seen.shard, outcome, now_ms, confirmed, seen)
-        if after is None:
-            return None
-        return SingleWriteTake(after.record, demand, seen.record, now_ms)
     standing = record_under(seen, demand, now_ms)
     spare = expressions.SPARE_MILLI if seen.depth else 0
     fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
@@ -237,10 +226,7 @@ def learn(
     if confirmed is not None:
         confirmed.discard(shard) if isinstance(outcome, Contended) else confirmed.add(shard)
     if type(outcome) is dict:
-        attributes = outcome["Attributes"]
-        if made is not None and EPOCH not in attributes:
-            return known.note_counters(made, attributes, now_ms)
-        return known.note(shard, attributes, now_ms, made)
+        return known.note(shard, outcome["Attributes"], now_ms, made)
     if isinstance(outcome, ConditionFailed):
         old = known.shards.get(shard)
         seen = known.note(shard, outcome.item, now_ms)

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from headgate.core.decision import Demand, fits
 from headgate.core.record import TERMS, Record, cells_of, new_record
+from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import (
     BucketView,
     ItemState,

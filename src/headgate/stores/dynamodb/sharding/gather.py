@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from headgate.core.decision import Demand
 from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
+from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol import writes as expressions
-from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, commit, too_contended
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
 from headgate.stores.dynamodb.protocol.writes import Hold

@@ -7,13 +7,18 @@ from typing import Any
 
 from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import StoreTrouble, Throttled
-from headgate.core.record import CELLS, HOUR_MS, LimitCell, Record, Terms, cell_of
+from headgate.core.levels import Page
+from headgate.core.record import CELLS, HOUR_MS, BucketKey, LimitCell, Record, Terms, cell_of
+from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
-from headgate.stores.dynamodb.protocol.flow import Flow
-from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
+from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.protocol.writes import full_at_ms
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
+from headgate.stores.dynamodb.table.table import Table
 
 Waits = dict[str, int | None]  # by limit: the least wait, None for never
 
@@ -74,8 +79,9 @@ class PooledVerdict(Verdict):
 
     exact_records = False
 
-    def tell(self, waits: dict[str, Waits]) -> None:
+    def __init__(self, waits: dict[str, Waits], *verdict: Any) -> None:
         """`waits` by the buckets' texts."""
+        super().__init__(*verdict)
         self.waits = waits
 
     def later(self, demands: Sequence[Demand], elapsed_ms: int) -> Verdict | None:
@@ -88,9 +94,8 @@ class PooledVerdict(Verdict):
         }
         if all(wait_ms == 0 for by_limit in waits.values() for wait_ms in by_limit.values()):
             return None
-        found = PooledVerdict(False, demands, self.records, self.now_ms + elapsed_ms, self.before)
-        found.tell(waits)
-        return found
+        now_ms = self.now_ms + elapsed_ms
+        return PooledVerdict(waits, False, demands, self.records, now_ms, self.before)
 
     @property
     def statuses(self) -> list[LimitStatus]:
@@ -126,8 +131,7 @@ def judge_pools(
     }
     if plain.allowed or not waits:
         return plain
-    found = PooledVerdict(False, demands, plain.records, now_ms, plain.before)
-    found.tell(waits)
+    found = PooledVerdict(waits, False, demands, plain.records, now_ms, plain.before)
     found.outdated = plain.outdated
     return found
 
@@ -199,3 +203,63 @@ def reachable_shards(found: dict[int, ItemState]) -> set[int]:
         if shard in found:
             ahead += children_of(shard, found[shard].depth)
     return told
+
+
+# Deleting a bucket with all its shards in one step: none is left behind without the first.
+
+
+def forget(table: str, known: BucketView) -> Flow[None]:
+    """The bucket is gone, as if never used."""
+    for _ in range(ATTEMPTS_MAX):
+        shards = yield from read_shards(table, known, 0)
+        if not shards:
+            return
+        if (yield from commit(table, [_deletion(known, seen) for seen in shards])) is None:
+            return  # else it was split, merged or put under other limits meanwhile
+    raise too_contended(known.key)
+
+
+def _deletion(known: BucketView, seen: ItemState) -> ask.Write:
+    draft = UpdateExpression()
+    draft.equal(GENERATION, seen.generation)
+    return {"Delete": draft.check(bucket_key(known.key, seen.shard))}
+
+
+# --------------------------------------------------------------------------------------------------
+# Which buckets exist: keys from an index, page by page; an index answers a moment late.
+
+SPARE = 8  # items read beyond a page's size: shards of the same buckets
+
+
+async def bucket_page(
+    table: Table,
+    namespace: str,
+    entity_id: str | None,
+    resource: str | None,
+    limit: int,
+    cursor: str | None,
+) -> Page:
+    """Each bucket once, whatever number of shards it has."""
+    if entity_id is not None:
+        index, pk = schema.GSI3, schema.pk_entity(namespace, entity_id)
+        stem = "BUCKET#" if resource is None else f"BUCKET#{resource}#"
+    elif resource is not None:
+        index, pk, stem = schema.GSI2, schema.pk_resource(namespace, resource), "BUCKET#"
+    else:
+        index, pk, stem = schema.GSI4, namespace, f"{namespace}/BUCKET#"
+    low = stem if cursor is None else max(stem, schema.clip_cursor(cursor) + schema.JUST_AFTER)
+    span = ask.between(low, stem[:-1] + schema.NEXT)
+    request = ask.query(table.name, pk, span, index=index, limit=limit + SPARE)
+    found: list[tuple[str, BucketKey]] = []
+    start: Item | None = None
+    while len(found) <= limit:
+        items, start = await table.page(request, start)
+        for item in items:
+            place = schema.parse_bucket_pk(key_of(item)[0])
+            key = BucketKey(place.namespace, place.entity_id, place.resource)
+            if not place.shard and resource in (None, key.resource):
+                found.append((item[f"{index}SK"]["S"], key))
+        if start is None:
+            break
+    following = found[limit - 1][0] if len(found) > limit else None
+    return Page(tuple(key for _, key in found[:limit]), following)

@@ -13,14 +13,17 @@ from collections.abc import Collection
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Throttled
 from headgate.core.record import Record, Terms, cell_of
-from headgate.stores.dynamodb.client.calls import DynamoRequest
-from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, Flow, reasons_of, too_contended
-from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, StateCache
+from headgate.stores.dynamodb.client.calls import DynamoRequest, Flow
+from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, reasons_of, too_contended
+from headgate.stores.dynamodb.protocol.item import ASKED_MS, BucketView, ItemState, StateCache
 from headgate.stores.dynamodb.protocol.take import (
     Landed,
     Refused,
+    SingleWriteTake,
     attempt,
     create,
+    fast_take_request,
+    learn,
     record_under,
 )
 from headgate.stores.dynamodb.sharding.gather import gather
@@ -85,21 +88,19 @@ class Taker:
 
     def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
         known = self.cache.buckets.get(demand.key.text) or self.cache.open(demand.key)
-        known.note_demand(demand, now_ms)
+        if demand is not known.last_demand or not 0 <= now_ms - known.asked_since_ms < ASKED_MS:
+            known.note_demand(demand, now_ms)
         confirmed: set[int] = set()  # the first shard, once its state is an answer to this call
         out: set[int] = set()  # shards that had not enough, or were held back
         has_split = False
         for _ in range(ATTEMPTS_MAX):
+            result: Landed | Refused | None
             seen = known.shards.get(0)
-            if seen is None:
-                result = yield from create(self.table, known, demand, now_ms, confirmed)
-            elif seen.depth:
-                seen = yield from self._choose(known, demand, out, now_ms)
-                if seen is None:
-                    result = yield from gather(self.table, known, demand, now_ms)
-            if seen is None:
+            if seen is None or seen.depth:
+                seen, result = yield from self._find(known, demand, out, confirmed, now_ms)
                 if result is not None:
                     return result
+            if seen is None:
                 continue
             pace = known.paces.get(seen.shard)
             is_hot = pace is not None and pace.per_s > SPLIT_ABOVE
@@ -108,40 +109,63 @@ class Taker:
                 yield from self.split(known, seen, now_ms)
                 continue
             told = set() if seen.depth else confirmed
+            terms = demand.terms
+            seen = seen if seen.whole is terms else known.adopt_terms(seen, terms)
+            crowded = now_ms < known.crowded_until_ms and not self.strict
+            request = fast_take_request(self.table, seen, demand, now_ms, crowded)
             try:
-                result = yield from attempt(
-                    self.table, known, seen, demand, now_ms, told, strict=self.strict
-                )
+                if request is None:
+                    result = yield from attempt(
+                        self.table, known, seen, demand, now_ms, told, crowded=crowded
+                    )
+                else:
+                    outcome = yield request
+                    after = (
+                        known.note(seen.shard, outcome["Attributes"], now_ms, seen)
+                        if type(outcome) is dict  # it was done, as nearly always
+                        else learn(known, seen.shard, outcome, now_ms, told)
+                    )
+                    result = after and SingleWriteTake(after.record, demand, seen.record, now_ms)
             except Throttled:
                 yield from self._relieve(known, seen, out, now_ms)
                 continue
-            if isinstance(result, Landed):
-                return self._as_whole(known, seen, result, now_ms) if seen.depth else result
-            if result is not None and seen.depth:
+            if result is not None:
+                if not seen.depth:
+                    return result
+                if isinstance(result, Landed):
+                    return self._as_whole(known, seen, result, now_ms)
                 out.add(seen.shard)  # whether all of them refuse, gathering will tell
-            elif result is not None:
-                return result
         raise too_contended(demand.key)
 
-    def _choose(
-        self, known: BucketView, demand: Demand, out: set[int], now_ms: int
-    ) -> Flow[ItemState | None]:
-        """A shard that has enough as far as is known; None where none has."""
+    def _find(
+        self,
+        known: BucketView,
+        demand: Demand,
+        out: set[int],
+        confirmed: set[int],
+        now_ms: int,
+    ) -> Flow[tuple[ItemState | None, Landed | Refused | None]]:
+        """The shard to ask, where that is not simply the first; or what the take came to without
+        asking a single one: it made the bucket, or all shards decided together."""
+        if 0 not in known.shards:
+            return None, (yield from create(self.table, known, demand, now_ms, confirmed))
         yield from self._merge_cold(known, now_ms)
-        if len(out) >= ELSEWHERE_MAX:
-            return None
-        shard = self.cache.route(known)
-        if shard not in known.shards:
-            yield from read_shard(self.table, known, shard, now_ms)
-        routed = known.shards.get(shard)
-        if routed is not None and not out and _has_enough(routed, demand, now_ms):
-            return routed
-        others = [
-            seen
-            for seen in list(known.shards.values())
-            if seen.shard not in out and _has_enough(seen, demand, now_ms)
-        ]
-        return max(others, key=lambda seen: _level(seen, demand, now_ms), default=None)
+        others: list[ItemState] = []
+        if len(out) < ELSEWHERE_MAX:
+            shard = self.cache.route(known)
+            if shard not in known.shards:
+                yield from read_shard(self.table, known, shard, now_ms)
+            routed = known.shards.get(shard)
+            if routed is not None and not out and _has_enough(routed, demand, now_ms):
+                return routed, None
+            others = [
+                seen
+                for seen in list(known.shards.values())
+                if seen.shard not in out and _has_enough(seen, demand, now_ms)
+            ]
+        if not others:
+            return None, (yield from gather(self.table, known, demand, now_ms))
+        return max(others, key=lambda seen: _level(seen, demand, now_ms)), None
 
     def _relieve(
         self, known: BucketView, seen: ItemState, out: set[int], now_ms: int

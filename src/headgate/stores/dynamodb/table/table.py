@@ -13,8 +13,13 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble, Throttled
 from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
-from headgate.stores.dynamodb.client.calls import DynamoPort, DynamoRequest, TransactionCancelled
-from headgate.stores.dynamodb.protocol.flow import reasons_of, run_flow, send
+from headgate.stores.dynamodb.client.calls import (
+    DynamoPort,
+    DynamoRequest,
+    TransactionCancelled,
+    run_flow,
+)
+from headgate.stores.dynamodb.protocol.flow import reasons_of, send
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.records import RecordsChanged
 from headgate.transport.gates import GateFactory
