@@ -13,14 +13,17 @@ from proof.fire.checker import (
     Bout,
     Count,
     Fault,
+    Life,
+    Pen,
     Promise,
     Terms,
     Times,
     examine,
     excess,
     longest_ms,
+    parse,
+    read,
 )
-from proof.fire.journal import Life, Pen, parse, read
 
 TERMS = Terms(capacity=10, rate_per_s=100)
 START_MS = 1_000_000

@@ -25,7 +25,7 @@ from headgate import (
 )
 from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
-from proof.fire.journal import Pen
+from proof.fire.checker import Pen
 
 BUCKETS = ("hot", "warm")
 RESOURCE = "api"
