@@ -233,7 +233,7 @@ START_S_MAX = 180.0
 END_S_MAX = 30.0
 POLL_S = 0.02
 TAIL_BYTES = 4096
-COLOURS = ("blocking", "async")
+MODES = ("blocking", "async")
 
 
 def until(what: Callable[[], bool], doing: str, at_most_s: float = START_S_MAX) -> None:
@@ -319,7 +319,7 @@ class Crew:
         path = self._folder / f"life-{life}.txt"
         path.touch()
         self._journals.append(path)
-        told = map(str, (self._url, path, life, COLOURS[life % 2], *reversed(self._terms)))
+        told = map(str, (self._url, path, life, MODES[life % 2], *reversed(self._terms)))
         with (self._folder / "output.log").open("ab") as output:
             self._running[life] = subprocess.Popen(
                 [sys.executable, "-m", "proof.fire.worker", *told],

@@ -8,6 +8,7 @@ gives in it. An interval admits too much exactly when the excess is above the ca
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
@@ -112,10 +113,6 @@ class Service:
             HELD_BACK: Throttled("the service holds this key back"),
         }
 
-    @staticmethod
-    def empty() -> Snapshot:
-        return Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}})
-
     def id(self, snapshot: Snapshot) -> int:
         found = self._ids.get(snapshot)
         if found is None:
@@ -159,18 +156,12 @@ class Service:
 def _name(outcome: Any) -> str:
     """A text that is different for different outcomes."""
     if isinstance(outcome, ConditionFailed):
-        return f"failed {_sorted(outcome.item)}"
+        return f"failed {json.dumps(outcome.item, sort_keys=True)}"
     if isinstance(outcome, TransactionCancelled):
-        return f"cancelled {[(code, _sorted(item)) for code, item in outcome.reasons]}"
+        return f"cancelled {json.dumps(outcome.reasons, sort_keys=True)}"
     if isinstance(outcome, StoreTrouble):
         return repr(outcome)
-    return f"done {_sorted(outcome)}"
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return sorted((key, _sorted(inner)) for key, inner in value.items())
-    return value
+    return f"done {json.dumps(outcome, sort_keys=True)}"
 
 
 EXCESS_ROUNDING_MILLI = 8  # of the excess, which loses parts of millitokens with every tick

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Self
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.calls import (
@@ -48,6 +48,11 @@ class Snapshot:
         self.tables = tables or {}
         self.done = done or {}  # transactions by token
         self._hash: int | None = None
+
+    @classmethod
+    def of_table(cls, name: str) -> Self:
+        """An empty table, without indexes."""
+        return cls(tables={name: {"GlobalSecondaryIndexes": []}})
 
     def put(self, writes: Mapping[Place, Row | None]) -> Snapshot:
         rows = dict(self.rows)

@@ -24,7 +24,7 @@ def test_contract(case: Case, blocking: bool) -> None:
 
 def stores() -> tuple[Store, Store]:
     """Two processes of one table."""
-    engine = Engine(Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+    engine = Engine(Snapshot.of_table(TABLE))
     port = ModelPort(engine, lambda: START_MS)
     one, other = (over_port(port, TABLE, blocking=True, usage="off").store for _ in range(2))
     return one, other

@@ -166,7 +166,7 @@ class Cloud:
         bears: float = 1.0,
     ) -> None:
         self.world = world
-        self.engine = Engine(InPlace(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+        self.engine = Engine(InPlace.of_table(TABLE))
         self.away = False
         self.calls = 0
         self.writes = 0  # units, as billed: failed conditions too

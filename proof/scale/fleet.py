@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.aws.infra.cost import PUBLISHED
 from headgate.core.decision import Demand, Verdict
@@ -93,58 +94,6 @@ def arrivals_us(rng: random.Random, per_s: float, until_us: int, begin_us: int =
     return found
 
 
-Ask = Callable[[], Awaitable[Verdict]]
-
-
-async def told(world: World, tally: Tally, ask: Ask) -> Verdict | None:
-    """One caller's question, counted by what it came to; None where there was no verdict."""
-    task = world.current
-    assert task is not None
-    before = task.trips
-    tally.asked += 1
-    verdict = None
-    try:
-        verdict = await ask()
-    except Throttled:
-        tally.held_back += 1
-    except StoreTrouble:
-        tally.away += 1
-    else:
-        tally.admitted += verdict.allowed
-        tally.refused += not verdict.allowed
-        tally.admitted_at[verdict.now_ms] += verdict.allowed
-    tally.trips[task.trips - before] += 1
-    return verdict
-
-
-def drive(
-    world: World,
-    tally: Tally,
-    clients: list[Client],
-    bucket: Bucket,
-    per_s: float,
-    run_ms: int,
-    *,
-    ramp: bool = False,
-) -> None:
-    """Each client asks at its own random moments, all together so often a second; with a ramp they
-    come one by one during the run."""
-
-    async def one(client: Client) -> None:
-        await told(world, tally, lambda: client.top.consume((bucket.one,), world()))
-
-    async def asking(client: Client, begin_us: int) -> None:
-        for at_us in arrivals_us(world.rng, per_s / len(clients), end_us, begin_us):
-            await world.pause_us(at_us - world.now_us)
-            world.spawn(one(client))
-
-    now_us = world.now_us
-    end_us = now_us + run_ms * US
-    for client in clients:
-        world.spawn(asking(client, world.rng.randrange(now_us, end_us) if ramp else now_us))
-    world.run()
-
-
 @dataclass(kw_only=True)
 class Row(Tally):
     """A tally with what it cost. `excess` is the most that any interval had above capacity + rate
@@ -180,23 +129,71 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
 }
 
 
-class Meter:
-    """What the cloud was asked for since the meter was made."""
+class Fleet:
+    """Processes that ask one cloud, and what they were told since they were last measured."""
 
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
-        self._before = cloud.calls, cloud.writes, cloud.reads
+    def __init__(self, seed: int, size: int, *, prefetch: bool = False, **cloud: Any) -> None:
+        self.world = World(seed)
+        self.cloud = Cloud(self.world, **cloud)
+        self.clients = [Client(self.cloud, seed + at, prefetch=prefetch) for at in range(size)]
+        self.measure()
+
+    def measure(self) -> None:
+        """From now on."""
+        self.tally = Tally()
+        self._before = self.cloud.calls, self.cloud.writes, self.cloud.reads
+
+    async def told(self, ask: Callable[[], Awaitable[Verdict]]) -> Verdict | None:
+        """One caller's question, counted by what it came to; None where there was no verdict."""
+        task, tally = self.world.current, self.tally
+        assert task is not None
+        before = task.trips
+        tally.asked += 1
+        verdict = None
+        try:
+            verdict = await ask()
+        except Throttled:
+            tally.held_back += 1
+        except StoreTrouble:
+            tally.away += 1
+        else:
+            tally.admitted += verdict.allowed
+            tally.refused += not verdict.allowed
+            tally.admitted_at[verdict.now_ms] += verdict.allowed
+        tally.trips[task.trips - before] += 1
+        return verdict
+
+    async def take(self, client: Client, *demands: Demand) -> Verdict | None:
+        return await self.told(lambda: client.top.consume(demands, self.world()))
+
+    def drive(self, bucket: Bucket, per_s: float, run_ms: int, *, ramp: bool = False) -> None:
+        """Each client asks at its own random moments, all together so often a second; with a ramp
+        they come one by one during the run."""
+        world, each_per_s = self.world, per_s / len(self.clients)
+
+        async def asking(client: Client, begin_us: int) -> None:
+            for at_us in arrivals_us(world.rng, each_per_s, end_us, begin_us):
+                await world.pause_us(at_us - world.now_us)
+                world.spawn(self.take(client, bucket.one))
+
+        now_us = world.now_us
+        end_us = now_us + run_ms * US
+        for client in self.clients:
+            world.spawn(asking(client, world.rng.randrange(now_us, end_us) if ramp else now_us))
+        world.run()
 
     def row(
-        self, name: str, tally: Tally, *, excess: float, slack: float = 0.0, note: str = ""
-    ) -> Row:
-        now = self._cloud.calls, self._cloud.writes, self._cloud.reads
+        self, name: str, *, excess: float = 0.0, slack: float = 0.0, shards: int | None = None,
+        note: str = "",
+    ) -> Row:  # fmt: skip
+        now = self.cloud.calls, self.cloud.writes, self.cloud.reads
         calls, writes, reads = (a - b for a, b in zip(now, self._before, strict=True))
         usd = writes * PUBLISHED.million_writes + reads * PUBLISHED.million_reads
-        asked = max(1, tally.asked)
+        asked = max(1, self.tally.asked)
         return Row(
-            **vars(tally), name=name, shards=self._cloud.shards(), calls=calls / asked,
-            usd_per_million=usd / asked, excess=excess, slack=slack, note=note,
+            **vars(self.tally), name=name, calls=calls / asked, usd_per_million=usd / asked,
+            shards=self.cloud.shards() if shards is None else shards, excess=excess, slack=slack,
+            note=note,
         )  # fmt: skip
 
 

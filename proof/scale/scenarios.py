@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
@@ -20,8 +19,8 @@ from headgate.layers.held_tokens import SHARE
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.store import DynamoStore
-from proof.scale.cloud import SAVED_MS, TABLE, US, Cloud, CloudPort, World
-from proof.scale.fleet import Bucket, Client, Meter, Row, Tally, arrivals_us, drive, told
+from proof.scale.cloud import SAVED_MS, TABLE, US, CloudPort
+from proof.scale.fleet import Bucket, Client, Fleet, Row, Tally, arrivals_us
 
 
 def one_entity(
@@ -44,20 +43,19 @@ def one_entity(
     With `bears`, partitions bear that part of what they do: a part of a fleet stands for all of it.
     The limit is `allowed_part` of what is asked for, and `burst_s` of it may come at once.
     """
-    world = World(seed)
-    cloud = Cloud(world, partitions=partitions, saved_ms=saved_ms, bears=bears)
-    fleet = [Client(cloud, seed + at, prefetch=prefetch) for at in range(clients)]
+    fleet = Fleet(
+        seed, clients, prefetch=prefetch, partitions=partitions, saved_ms=saved_ms, bears=bears
+    )
     rate = int(per_s * allowed_part)
     bucket = Bucket("hot", int(rate * burst_s), rate / 1000)
-    warm, tally = Tally(), Tally()
-    drive(world, warm, fleet, bucket, per_s, warm_ms, ramp=True)
-    meter = Meter(cloud)
-    drive(world, tally, fleet, bucket, per_s, run_ms)
-    everything = Tally(admitted_at=warm.admitted_at + tally.admitted_at)
-    held = sum(client.held_milli for client in fleet) // 1000
-    return meter.row(
+    fleet.drive(bucket, per_s, warm_ms, ramp=True)
+    warm = fleet.tally
+    fleet.measure()
+    fleet.drive(bucket, per_s, run_ms)
+    everything = Tally(admitted_at=warm.admitted_at + fleet.tally.admitted_at)
+    held = sum(client.held_milli for client in fleet.clients) // 1000
+    return fleet.row(
         name,
-        tally,
         excess=everything.excess_over(bucket.capacity, bucket.per_ms),
         slack=clients * bucket.capacity / SHARE if prefetch else 0,
         note=f"{clients} clients" + (f", {held} tokens held" if prefetch else ""),
@@ -68,44 +66,37 @@ def hot_parent(
     seed: int, name: str, *, per_s: int, clients: int, children: int, run_ms: int
 ) -> Row:
     """Children that cascade to one parent: two writes in one round trip, the parent's in shards."""
-    world = World(seed)
-    cloud = Cloud(world)
-    fleet = [Client(cloud, seed + at) for at in range(clients)]
-    rate = int(per_s * 1.2)
+    fleet = Fleet(seed, clients)
+    world, rate = fleet.world, int(per_s * 1.2)
     parent = Bucket("parent", rate, rate / 1000)
     child = Bucket("child", 100, 1)
-    tally = Tally()
-
-    async def one(client: Client, number: int) -> None:
-        key = BucketKey(child.key.namespace, f"child-{number}", child.key.resource)
-        both = (Demand(key, child.terms, (1000,)), parent.one)
-        await told(world, tally, lambda: client.top.consume(both, world()))
 
     async def asking(client: Client) -> None:
         for at_us in arrivals_us(world.rng, per_s / clients, run_ms * US):
             await world.pause_us(at_us - world.now_us)
-            world.spawn(one(client, world.rng.randrange(children)))
+            entity_id = f"child-{world.rng.randrange(children)}"
+            key = BucketKey(child.key.namespace, entity_id, child.key.resource)
+            world.spawn(fleet.take(client, Demand(key, child.terms, (1000,)), parent.one))
 
-    meter = Meter(cloud)
-    for client in fleet:
+    for client in fleet.clients:
         world.spawn(asking(client), world.rng.randrange(run_ms * US // 4))
     world.run()
-    excess = tally.excess_over(parent.capacity, parent.per_ms)
-    row = meter.row(name, tally, excess=excess, note=f"{clients} clients, {children} children")
-    made = cloud.shards(parent.key.entity_id)
-    return replace(row, shards=made)
+    return fleet.row(
+        name,
+        excess=fleet.tally.excess_over(parent.capacity, parent.per_ms),
+        shards=fleet.cloud.shards(parent.key.entity_id),
+        note=f"{clients} clients, {children} children",
+    )
 
 
 ARRIVE_US = 200_000  # in which a herd arrives
 
 
-class Pods:
-    """Processes with a whole limiter each, on one cloud."""
+class Pods(Fleet):
+    """Processes with a whole limiter each."""
 
     def __init__(self, seed: int, pods: int, limit: Limit, rule: OnUnavailable) -> None:
-        self.world = World(seed)
-        self.cloud = Cloud(self.world)
-        self.tally = Tally()
+        super().__init__(seed, 0)
         self.calls_at: Counter[int] = Counter()  # by second
         self.limiters = []
         for _ in range(pods):
@@ -145,12 +136,10 @@ def many_entities(seed: int, name: str, *, entities: int, asks: int, pods: int) 
 
     for limiter in them.limiters:
         them.world.spawn(asking(limiter))
-    meter = Meter(them.cloud)
     them.world.run()
     hottest = max(them.cloud.indexed.values()) / them.tally.asked
     note = f"{entities:.0e} ids; {hottest:.2f} entries per acquire in the hottest index key"
-    row = meter.row(name, them.tally, excess=0.0, note=note)
-    return replace(row, shards=1)
+    return them.row(name, shards=1, note=note)
 
 
 def outage(
@@ -181,7 +170,6 @@ def outage(
     world.spawn(region())
     for limiter in them.limiters:
         world.spawn(asking(limiter))
-    meter = Meter(them.cloud)
     world.run()
     tally = them.tally
     during = [them.calls_at[world_s] for world_s in sorted(them.calls_at)][away[0] + 2 : away[1]]
@@ -190,9 +178,8 @@ def outage(
         f"{max(during, default=0)} calls in the worst second of it"
     )
     bound = (capacity + rate * (away[1] - away[0] + 60)) * (pods - 1)
-    return meter.row(
-        name, tally, excess=tally.excess_over(capacity, rate / 1000), slack=bound, note=note
-    )
+    excess = tally.excess_over(capacity, rate / 1000)
+    return them.row(name, excess=excess, slack=bound, note=note)
 
 
 def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row:
@@ -201,43 +188,38 @@ def herd(seed: int, name: str, *, callers: int, processes: int, how: str) -> Row
     "told" asks again after the wait it was told; "wait" stands in the line of its process, as
     `acquire(wait=…)` does.
     """
-    world = World(seed)
-    cloud = Cloud(world)
-    fleet = [Client(cloud, seed + at) for at in range(processes)]
-    lines = [WaitQueues(world) for _ in fleet]
-    bucket = Bucket("herd", 100, 1)
-    tally = Tally()
+    fleet = Fleet(seed, processes)
+    world, bucket = fleet.world, Bucket("herd", 100, 1)
+    queues = [WaitQueues(world) for _ in fleet.clients]
     most_us = 600_000 * US
 
     async def caller(at: int) -> None:
-        client = fleet[at % processes]
+        client, queue = fleet.clients[at % processes], queues[at % processes]
 
         async def attempt() -> Verdict:
             return await client.top.consume((bucket.one,), world())
 
         if how == "wait":
-            line, key = lines[at % processes], [bucket.key.text]
-            deadline_ms = world() + most_us // US
-            await told(world, tally, lambda: wait_in_turn(line, key, attempt, world, deadline_ms))
+            key, deadline_ms = [bucket.key.text], world() + most_us // US
+            await fleet.told(lambda: wait_in_turn(queue, key, attempt, world, deadline_ms))
             return
         while world.now_us < most_us:
-            verdict = await told(world, tally, attempt)
+            verdict = await fleet.told(attempt)
             if verdict is not None and verdict.allowed:
                 return
             wait_ms = 1 if verdict is None else verdict.retry_after_ms or 1
             await world.pause_us(wait_ms * US)
 
-    meter = Meter(cloud)
     for at in range(callers):
         world.spawn(caller(at), at * ARRIVE_US // callers)
     world.run()
     ideal_ms = callers - bucket.capacity
     note = (
         f"{callers} callers in {processes} processes, all in after {world.now_us // US} ms "
-        f"(least: {ideal_ms}); {cloud.calls / callers:.1f} calls a caller"
+        f"(least: {ideal_ms}); {fleet.cloud.calls / callers:.1f} calls a caller"
     )
-    excess = tally.excess_over(bucket.capacity, bucket.per_ms)
-    return meter.row(name, tally, excess=excess, note=note)
+    excess = fleet.tally.excess_over(bucket.capacity, bucket.per_ms)
+    return fleet.row(name, excess=excess, note=note)
 
 
 Scenario = Callable[[int, str], Row]

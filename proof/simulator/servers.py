@@ -54,7 +54,7 @@ class Server:
 class DynamoServer(Server):
     def __init__(self, loop: VirtualLoop, laws: Laws, meter: Meter) -> None:
         super().__init__(loop, laws, meter)
-        self.engine = Engine(Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+        self.engine = Engine(Snapshot.of_table(TABLE))
 
     def serve(self, request: DynamoRequest, call: Call | None, fate: str) -> Any:
         now_ms = self._loop.now_ms()
