@@ -30,7 +30,6 @@ from proof.fire.checker import (
     Life,
     Promise,
     Terms,
-    examine,
     parse,
     read,
 )
@@ -385,7 +384,7 @@ def burn(
                 faults = _attack(ground, crew, kinds, seconds, random.Random(seed), every_s)
                 lives = crew.end()
             bout = Bout(ground.terms, ground.promise, lives, faults, ground.counts())
-    return Fire(engine, scenario, seconds, faults, examine(bout))
+    return Fire(engine, scenario, seconds, faults, Findings(bout))
 
 
 def _attack(
