@@ -10,11 +10,13 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from headgate import Limit, OnUnavailable, RateLimiter, RateLimiterUnavailable, RateLimitExceeded
 from headgate.core.decision import Demand, Verdict
 from headgate.core.record import BucketKey
 from headgate.core.wait_queue import WaitQueues, wait_in_turn
+from headgate.layers.breaker import Breaker
 from headgate.layers.held_tokens import SHARE
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
@@ -106,6 +108,10 @@ class Pods(Fleet):
             home = Repository("dynamodb://hot", clock=self.world, _backend=backend)
             limiter = RateLimiter(home, limits=[limit], clock=None, on_unavailable=rule)
             self.limiters.append(limiter)
+            layer: Any = limiter.engine.store
+            while not isinstance(layer, Breaker):
+                layer = layer.inner
+            layer.circuit._rng = self.world.rng  # else its pauses are others in every run
 
     async def acquire(self, limiter: RateLimiter, entity_id: str) -> None:
         task = self.world.current

@@ -111,8 +111,8 @@ def test_the_monitor_adds_up_every_interval() -> None:
     assert tally.excess_over(10, 1) == 10 - 5 + 5 - 1 + 6 - 10
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
-    name = "herd, wait="
+@pytest.mark.parametrize("name", ["herd, wait=", "outage, ALLOW"])
+def test_the_same_seed_gives_the_same_figures(name: str) -> None:
     random.seed(SEED)
     one = SMALL[name](SEED, name)
     random.seed(SEED)
