@@ -20,7 +20,6 @@ from proof.interleavings.clients import TABLE, Dice, Node, Op
 from proof.interleavings.scenes import Scene, State, Turn, Watch
 from proof.model.acts import FILLED, demand_for, fill_rounds, store_on, wait_fault
 from proof.model.buckets import (
-    ROUNDING_MILLI,
     Bucket,
     Change,
     change_of,
@@ -79,19 +78,15 @@ def check_write(
 
 
 def _check_levels(op: Op, demand: Demand, limit: str, consumed: int, change: Change) -> None:
-    """No write but a grant makes tokens, and none but a change of limits loses more than rounding
-    and the band: at its writer's moment, the level falls by what is consumed. A soft limit that has
-    less counts it and stays as it is."""
-    had, has = change.had, change.has
+    """A soft limit that has less counts it and stays as it is."""
     if op.verb == "take" and change.debt:
         raise Broken(f"{op} left {change.debt} of {limit}")
     soft = demand.terms.specs[demand.terms.index[limit]].soft
-    fall = 0 if soft and op.verb == "take" and consumed > had else consumed
+    fall = 0 if soft and op.verb == "take" and consumed > change.had else consumed
     given = -dict(demand.named())[limit] if op.verb == "grant" else 0
-    if has > had - fall + given:
-        raise Broken(f"{op} made tokens: {limit} had {had}, consumed {consumed}, has {has}")
-    if change.same and fall >= 0 and has < had - fall - change.spare - ROUNDING_MILLI:
-        raise Broken(f"{op} lost tokens: {limit} had {had}, consumed {consumed}, has {has}")
+    fault = change.fault(fall, given=given)
+    if fault:
+        raise Broken(f"{op}: of {limit}, {fault}")
 
 
 LOST, HELD_BACK = "lost", "held back"

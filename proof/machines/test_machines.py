@@ -24,8 +24,7 @@ from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.connection import BlockingSqlitePort
 from headgate.testing import FakeClock
 from proof.machines.machine import KEYS, START_MS, StoreMachine, steady
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 from proof.size import sized
 from tests.stores.dynamodb.kit import opened
 from tests.stores.redis import servers

@@ -186,6 +186,15 @@ class Change(NamedTuple):
     reshaped: bool
     debt: int
 
+    def fault(self, fall: int, *, given: int = 0, band: bool = True) -> str:
+        """No write but a grant makes tokens, and none but a change of limits or shape loses more
+        than rounding and the band: at its writer's moment the level falls by what is consumed."""
+        said = f"had {self.had}, consumed {fall}, has {self.has}"
+        if self.has > self.had - fall + given:
+            return f"made tokens: {said}"
+        least = self.had - fall - (self.spare if band else 0) - ROUNDING_MILLI
+        return f"lost tokens: {said}" if self.same and fall >= 0 and self.has < least else ""
+
 
 def change_of(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> Change:
     pairs = [

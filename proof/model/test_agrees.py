@@ -25,8 +25,7 @@ from headgate.stores.dynamodb.client.calls import (
 )
 from headgate.stores.dynamodb.table import create as table_making
 from headgate.stores.dynamodb.table.table import Table
-from proof.model.engine import Engine, Snapshot
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort, Snapshot
 from proof.size import sized
 from tests.stores.dynamodb.kit import table_at
 
@@ -340,7 +339,6 @@ def test_random_programs_agree(pair: tuple[Table, ModelPort]) -> None:
     kinds: dict[str, int] = {}
     for number in range(max(1, STEPS // STEPS_PER_PROGRAM)):
         program = Program(random.Random(f"{SEED}-{number}"), table.name, f"p{SEED}.{number}")
-        model.engine.snapshot = model.engine.snapshot.with_tables(model.engine.snapshot.tables)
         model.engine.snapshot = Snapshot(tables=model.engine.snapshot.tables)
         trace: list[str] = []
         for _ in range(STEPS_PER_PROGRAM):

@@ -11,8 +11,7 @@ from headgate.stores.dynamodb import over_port
 from headgate.testing import Case, FakeClock, cases, run_case
 from proof.interleavings.clients import TABLE
 from proof.interleavings.scenes import KEY, START_MS, terms
-from proof.model.engine import Engine, Snapshot
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort, Snapshot
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])

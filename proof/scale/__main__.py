@@ -6,8 +6,7 @@ import argparse
 import random
 import sys
 
-from proof.scale.fleet import table
-from proof.scale.scenarios import SMALL, WHOLE
+from proof.scale.scenarios import SMALL, WHOLE, table
 
 
 def main() -> int:

@@ -24,8 +24,7 @@ from typing import Any
 
 from headgate.core.errors import Throttled, Unreachable
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from proof.model.engine import Engine, Outcome, Place, Snapshot, written_places
-from proof.model.port import Port
+from proof.model.engine import Engine, Outcome, Place, Port, Snapshot, written_places
 from proof.model.values import Row
 
 START_MS = 1_700_000_000_000

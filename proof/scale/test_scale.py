@@ -13,8 +13,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.sharding import router as sharing
 from proof.scale.cloud import Cloud
-from proof.scale.fleet import Row, Tally, table
-from proof.scale.scenarios import SMALL
+from proof.scale.scenarios import SMALL, Row, Tally, table
 
 SEED = 1
 

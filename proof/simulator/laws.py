@@ -198,20 +198,13 @@ class Laws:
             self.fail("S4", f"{call}: {place} gets {-left} tokens that it never gave")
 
     def _levels(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> None:
-        """S5, S7, S9: no write makes tokens, and none but a change of limits or shape loses more
-        than rounding and the band. At its writer's moment the level falls by what is consumed."""
         change = change_of(before, after, place[1], call.moment_ms)
-        had, has = change.had, change.has
         # a merge on the way may add what a clock ahead of time left in debt
         if call.verb == "take" and change.debt and not change.reshaped:
             self.fail("S1", f"{call} left {change.debt} of {place}")
-        if has > had - moved:
-            self.fail(
-                "S5/S7/S9", f"{call} made tokens: {place} had {had}, moved {moved}, has {has}"
-            )
-        least = had - moved - (change.spare if self.band else 0) - ROUNDING_MILLI
-        if change.same and moved >= 0 and has < least:
-            self.fail("S5", f"{call} lost tokens: {place} had {had}, moved {moved}, has {has}")
+        fault = change.fault(moved, band=self.band)
+        if fault:
+            self.fail("S5/S7/S9", f"{call}: of {place}, {fault}")
 
     def _tree(self, text: str, bucket: Bucket) -> None:
         """S5 and S8: the shards are the leaves of one tree; none expires before it is full."""

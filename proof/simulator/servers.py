@@ -19,8 +19,7 @@ from headgate.stores.dynamodb.client.calls import (
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from proof.model.buckets import Bucket, from_record, from_row
-from proof.model.engine import Engine, Outcome, Place, Snapshot, written_places
-from proof.model.port import Port
+from proof.model.engine import Engine, Outcome, Place, Port, Snapshot, written_places
 from proof.model.values import Row
 from proof.simulator.laws import Laws
 from proof.simulator.network import ACTION, CALL, Action, Call, Meter, Network, VirtualLoop

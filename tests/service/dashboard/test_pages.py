@@ -17,8 +17,7 @@ from headgate.service.program import Options, Program
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.flow import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in, shown
 
 PAGES = (
