@@ -3,17 +3,91 @@
 Every acquire takes one `x` and one `y` of a bucket in one step, and only `y` is ever given back. So
 the store's own counters tell exactly what happened: `tc` of `x` is what was taken, and how far `tc`
 of `y` is below it is what was given back.
+
+A journal is what one process did, line by line in a file that survives its death:
+
+    t BUCKET                       about to ask
+    a BUCKET STORE_MS TOOK_MS WALL_MS   admitted, at that time of the store
+    r BUCKET TOOK_MS WALL_MS       refused
+    u BUCKET TOOK_MS WALL_MS       no answer: it may have been admitted
+    c BUCKET                       about to give one token back
+    d BUCKET                       given back
+    l BUCKET                       no answer: it may have been given back
+
+Each line is one write to the kernel, so a killed process leaves every line it wrote. A `t` or `c`
+without an end was under way when the process died.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-from proof.fire.journal import Life
+ENDS = "aru"
+
+
+class Pen:
+    """Writes the journal of this process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, kind: str, bucket: str, *numbers: int) -> None:
+        line = " ".join((kind, bucket, *map(str, numbers)))
+        os.write(self._file, line.encode() + b"\n")
+
+
+class Answer(NamedTuple):
+    """One call that came back: admitted, refused or not answered."""
+
+    kind: str
+    bucket: str
+    wall_ms: int
+    took_ms: int
+
+
+@dataclass
+class Life:
+    """One process from its start to its end."""
+
+    answers: list[Answer] = field(default_factory=list)
+    admitted: list[tuple[str, int]] = field(default_factory=list)  # bucket, time of the store
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # by kind and bucket
+
+    def count(self, kinds: str, bucket: str) -> int:
+        return sum(self.counts[kind, bucket] for kind in kinds)
+
+    def under_way(self, bucket: str) -> int:
+        """Calls that had not come back when the process ended."""
+        return self.count("t", bucket) - self.count(ENDS, bucket)
+
+
+def read(path: Path) -> Life:
+    with path.open() as lines:
+        return parse(lines)
+
+
+def parse(lines: Iterable[str]) -> Life:
+    """A last line without its end is a write that death cut off: it does not count."""
+    life = Life()
+    for line in lines:
+        if not line.endswith("\n"):
+            continue
+        kind, bucket, *numbers = line.split()
+        life.counts[kind, bucket] += 1
+        if kind in ENDS:
+            *store_ms, took_ms, wall_ms = map(int, numbers)
+            life.answers.append(Answer(kind, bucket, wall_ms, took_ms))
+            if kind == "a":
+                life.admitted.append((bucket, store_ms[0]))
+    return life
+
 
 NEVER_MS = -1
 
@@ -131,19 +205,25 @@ class Bout:
     counts: Mapping[str, Count]
 
 
-@dataclass(frozen=True)
 class Bucket:
     """What one bucket gave, by the journals and by the store."""
 
-    name: str
-    admitted: int
-    taken: int
-    excess: float  # the most any interval goes above capacity + rate * length; below it: negative
-    may_leak: int  # calls under way or not answered: only they may have taken for nobody
-    may_forget: int  # admitted so shortly before a crash that the engine may have lost it
-    credits_sure: int
-    credits_seen: int
-    credits_sent: int
+    def __init__(self, bout: Bout, name: str) -> None:
+        lives, count = bout.lives, bout.counts[name]
+        ordered_ms = sorted(
+            at_ms for one in lives for other, at_ms in one.admitted if other == name
+        )
+        self.name = name
+        self.admitted = len(ordered_ms)
+        self.taken = count.x
+        self.excess = excess(ordered_ms, bout.terms)
+        # Only calls under way or not answered may have taken for nobody.
+        self.may_leak = sum(life.under_way(name) + life.count("u", name) for life in lives)
+        # What was admitted so shortly before a crash that the engine may have lost it.
+        self.may_forget = _may_forget(bout, ordered_ms)
+        self.credits_sure = sum(life.count("d", name) for life in lives)
+        self.credits_seen = count.x - count.y
+        self.credits_sent = sum(life.count("c", name) for life in lives)
 
     def broken(self, bout: Bout) -> list[str]:
         allowed = bout.terms.rate_per_s * bout.promise.slack_s + self.may_forget
@@ -161,54 +241,42 @@ class Bucket:
         return [f"{self.name}: {text}" for text in said]
 
 
-@dataclass(frozen=True)
 class Findings:
     """What happened to all buckets, in figures; `broken` names every promise that was not kept."""
 
-    admitted: int
-    refused: int
-    unanswered: int
-    excess: float
-    leaked: int
-    may_leak: int
-    forgotten: int
-    credits: tuple[int, int, int]  # confirmed, seen by the store, sent
-    longest_ms: int
-    until_one_ms: tuple[int, ...]  # after each fault
-    until_all_ms: tuple[int, ...]
-    silences_ms: tuple[int, ...]
-    broken: tuple[str, ...]
+    def __init__(self, bout: Bout) -> None:
+        buckets = [Bucket(bout, name) for name in sorted(bout.counts)]
+        times = Times(bout.lives, bout.counts)
 
+        def total(name: str) -> int:
+            return sum(getattr(bucket, name) for bucket in buckets)
 
-def examine(bout: Bout) -> Findings:
-    buckets = [_bucket(bout, name) for name in sorted(bout.counts)]
-    times = Times(bout.lives, bout.counts)
-    until_one_ms = tuple(map(times.until_one_ms, bout.faults))
-    longest = longest_ms(bout.lives, bout.faults)
-    broken = [text for bucket in buckets for text in bucket.broken(bout)]
-    if longest > (bout.promise.deadline_s + bout.promise.late_s) * 1000:
-        broken.append(f"a call took {longest} ms; its deadline is {bout.promise.deadline_s:g} s")
-    if NEVER_MS in until_one_ms:
-        broken.append("nobody was admitted after a fault")
-    sure, seen, sent = (
-        sum(getattr(bucket, f"credits_{kind}") for bucket in buckets)
-        for kind in ("sure", "seen", "sent")
-    )
-    return Findings(
-        admitted=sum(bucket.admitted for bucket in buckets),
-        refused=_total(bout, "r"),
-        unanswered=_total(bout, "u"),
-        excess=max(bucket.excess for bucket in buckets),
-        leaked=sum(max(0, bucket.taken - bucket.admitted) for bucket in buckets),
-        may_leak=sum(bucket.may_leak for bucket in buckets),
-        forgotten=sum(max(0, bucket.admitted - bucket.taken) for bucket in buckets),
-        credits=(sure, seen, sent),
-        longest_ms=longest,
-        until_one_ms=until_one_ms,
-        until_all_ms=tuple(map(times.until_all_ms, bout.faults)),
-        silences_ms=tuple(map(times.silence_ms, bout.faults)),
-        broken=tuple(broken),
-    )
+        def answers(kind: str) -> int:
+            return sum(life.count(kind, name) for life in bout.lives for name in bout.counts)
+
+        self.admitted = total("admitted")
+        self.refused = answers("r")
+        self.unanswered = answers("u")
+        self.excess = max(bucket.excess for bucket in buckets)
+        self.leaked = sum(max(0, bucket.taken - bucket.admitted) for bucket in buckets)
+        self.may_leak = total("may_leak")
+        self.forgotten = sum(max(0, bucket.admitted - bucket.taken) for bucket in buckets)
+        self.credits = total("credits_sure"), total("credits_seen"), total("credits_sent")
+        self.longest_ms = longest_ms(bout.lives, bout.faults)
+        self.until_one_ms = tuple(map(times.until_one_ms, bout.faults))  # after each fault
+        self.until_all_ms = tuple(map(times.until_all_ms, bout.faults))
+        self.silences_ms = tuple(map(times.silence_ms, bout.faults))
+        broken = [text for bucket in buckets for text in bucket.broken(bout)]
+        promise = bout.promise
+        if self.longest_ms > (promise.deadline_s + promise.late_s) * 1000:
+            said = f"a call took {self.longest_ms} ms; its deadline is {promise.deadline_s:g} s"
+            broken.append(said)
+        if NEVER_MS in self.until_one_ms:
+            broken.append("nobody was admitted after a fault")
+        self.broken = tuple(broken)
+
+    def __repr__(self) -> str:
+        return f"Findings({vars(self)})"
 
 
 def excess(ordered_ms: Sequence[int], terms: Terms) -> float:
@@ -227,23 +295,6 @@ def excess(ordered_ms: Sequence[int], terms: Terms) -> float:
     return best / 1000 + 1 - terms.capacity
 
 
-def _bucket(bout: Bout, name: str) -> Bucket:
-    lives = bout.lives
-    ordered_ms = sorted(at_ms for life in lives for other, at_ms in life.admitted if other == name)
-    count = bout.counts[name]
-    return Bucket(
-        name=name,
-        admitted=len(ordered_ms),
-        taken=count.x,
-        excess=excess(ordered_ms, bout.terms),
-        may_leak=sum(life.under_way(name) + life.count("u", name) for life in lives),
-        may_forget=_may_forget(bout, ordered_ms),
-        credits_sure=sum(life.count("d", name) for life in lives),
-        credits_seen=count.x - count.y,
-        credits_sent=sum(life.count("c", name) for life in lives),
-    )
-
-
 def _may_forget(bout: Bout, ordered_ms: Sequence[int]) -> int:
     reach_ms = bout.promise.crash_s * 1000
     return sum(
@@ -252,7 +303,3 @@ def _may_forget(bout: Bout, ordered_ms: Sequence[int]) -> int:
         for fault in bout.faults
         if fault.kind in bout.promise.crashes
     )
-
-
-def _total(bout: Bout, kind: str) -> int:
-    return sum(life.count(kind, name) for life in bout.lives for name in bout.counts)

@@ -1,6 +1,6 @@
 """One process that takes from a few buckets again and again and writes down what it was given.
 
-`python -m proof.fire.worker URL JOURNAL SEED COLOUR RATE CAPACITY`; it ends when told to (SIGTERM).
+`python -m proof.fire.worker URL JOURNAL SEED MODE RATE CAPACITY`; it ends when told to (SIGTERM).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -25,7 +25,7 @@ from headgate import (
 )
 from headgate.core.decision import Demand, Verdict
 from headgate.layers.layer import Layer
-from proof.fire.journal import Pen
+from proof.fire.checker import Pen
 
 BUCKETS = ("hot", "warm")
 RESOURCE = "api"
@@ -118,7 +118,8 @@ class Worker:
                 time.sleep(one.pause_s)
         limiter.close()
 
-    async def tasks(self, limiter: RateLimiter) -> None:
+    async def tasks(self, opened: Callable[[], RateLimiter]) -> None:
+        limiter = opened()  # by the loop that it serves
         limiter.engine.use(Witness(limiter.engine.store))
         await asyncio.gather(*(self._task(limiter) for _ in range(TASKS)))
         await limiter.close()
@@ -136,21 +137,16 @@ class Worker:
                 await asyncio.sleep(one.pause_s)
 
 
-def main(url: str, journal: str, seed: int, colour: str, rate_per_s: int, capacity: int) -> None:
+def main(url: str, journal: str, seed: int, mode: str, rate_per_s: int, capacity: int) -> None:
     worker = Worker(Pen(Path(journal)), seed)
     signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "over", True))
-    own = limits(rate_per_s, capacity)
-    if colour == "blocking":
-        worker.blocking(SyncRateLimiter(url, limits=own, observer=observer))
+    options = {"limits": limits(rate_per_s, capacity), "observer": observer}
+    if mode == "blocking":
+        worker.blocking(SyncRateLimiter(url, **options))
     else:
-        asyncio.run(_async(worker, url, own))
-
-
-async def _async(worker: Worker, url: str, own: list[Limit]) -> None:
-    await worker.tasks(RateLimiter(url, limits=own, observer=observer))
+        asyncio.run(worker.tasks(lambda: RateLimiter(url, **options)))
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
-    )
+    _, url, journal, seed, mode, rate_per_s, capacity = sys.argv
+    main(url, journal, int(seed), mode, int(rate_per_s), int(capacity))

@@ -120,10 +120,7 @@ ROW = rows.TermsCodec().row(new_record(TERMS, 1_750_000_000_000))
 
 
 @FUZZ
-@given(
-    st.one_of(bent(json.loads(ROW[0])).map(json.dumps), odd_text),
-    st.one_of(bent(json.loads(ROW[5])).map(json.dumps), odd_text),
-)
+@given(*(st.one_of(bent(json.loads(ROW[at])).map(json.dumps), odd_text) for at in (0, 5)))
 def test_a_row_of_sqlite_is_read_or_damaged(terms: str, cells: str) -> None:
     for row in ((terms, 1, 1, ROW[5]), (ROW[0], 1, 1, cells)):
         outcome(StoreTrouble, lambda row=row: rows.TermsCodec().record(row))

@@ -33,15 +33,6 @@ rates = st.builds(
 )
 
 
-@FUZZ
-@given(st.one_of(rates, odd_text, anything))
-def test_a_limit_is_read_or_refused_and_reads_its_own_writing(text: Any) -> None:
-    limit = outcome(ValidationError, lambda: Limit.parse(text))
-    if limit is not None:
-        assert Limit.parse(str(limit).replace(": ", ":", 1)) == limit
-        assert Limit.from_dict(limit.to_dict()) == limit
-
-
 SCHEMES = (*OPENERS, "http", "redis+", "", "MEMORY", "sqlite3")
 urls = st.builds(
     "{}{}{}{}{}".format,
@@ -68,21 +59,26 @@ urls = st.builds(
 )  # fmt: skip
 
 
-@FUZZ
-@given(st.one_of(urls, odd_text, anything))
-def test_a_url_opens_a_store_or_is_refused(url: Any) -> None:
-    """Opening contacts nothing; a file is made by the first call, and there is none."""
-    backend = outcome(ValidationError, lambda: open_backend(url, blocking=True))
-    if backend is not None:
-        run(backend.store.close())
-
-
 def is_itself(parse: Callable[[Any], Any]) -> Reader:
     return anything, parse, lambda found, text: found == text
 
 
 # What is thrown at a parser, and what must be so of what it makes of it.
 READERS: dict[str, Reader] = {
+    "a limit": (  # it reads its own writing
+        st.one_of(rates, odd_text, anything), Limit.parse,
+        lambda limit, _: Limit.parse(str(limit).replace(": ", ":", 1)) == limit
+        and Limit.from_dict(limit.to_dict()) == limit,
+    ),
+    "a store's URL": (  # opening contacts nothing; a file is made by the first call only
+        st.one_of(urls, odd_text, anything), partial(open_backend, blocking=True),
+        lambda backend, _: run(backend.store.close()) is None,
+    ),
+    "a grant": (  # it is no wider than was written
+        st.tuples(anything, anything, anything), lambda parts: keys.parse_grant(*parts),
+        lambda grant, parts: set(grant.scopes) <= set(parts[0])
+        and (grant.namespace, grant.entity_prefix) == parts[1:],
+    ),
     "rates": (
         st.one_of(rates, odd_text, anything), parse_rates,
         lambda found, _: all(isinstance(limit, Limit) for limit in found),
@@ -167,12 +163,3 @@ def test_a_new_key_is_presented_as_itself(scope: keys.KeyScope, now_ms: int) -> 
     shown = keys.parse_presented(made.text)
     assert shown == (made.key.id, made.key.digest)
     assert keys.parse_presented(made.text + "\n") is None
-
-
-@FUZZ
-@given(anything, anything, anything)
-def test_a_grant_is_no_wider_than_was_written(scopes: Any, namespace: Any, prefix: Any) -> None:
-    grant = outcome(ValidationError, lambda: keys.parse_grant(scopes, namespace, prefix))
-    if grant is not None:
-        assert set(grant.scopes) <= set(scopes)
-        assert (grant.namespace, grant.entity_prefix) == (namespace, prefix)

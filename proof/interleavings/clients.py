@@ -22,7 +22,7 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
-from proof.model.port import Port
+from proof.model.engine import Port
 
 TABLE = "model"
 ENDING_MAX = 200

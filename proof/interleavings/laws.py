@@ -8,6 +8,7 @@ gives in it. An interval admits too much exactly when the excess is above the ca
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
@@ -19,7 +20,6 @@ from proof.interleavings.clients import TABLE, Dice, Node, Op
 from proof.interleavings.scenes import Scene, State, Turn, Watch
 from proof.model.acts import FILLED, demand_for, fill_rounds, store_on, wait_fault
 from proof.model.buckets import (
-    ROUNDING_MILLI,
     Bucket,
     Change,
     change_of,
@@ -78,19 +78,15 @@ def check_write(
 
 
 def _check_levels(op: Op, demand: Demand, limit: str, consumed: int, change: Change) -> None:
-    """No write but a grant makes tokens, and none but a change of limits loses more than rounding
-    and the band: at its writer's moment, the level falls by what is consumed. A soft limit that has
-    less counts it and stays as it is."""
-    had, has = change.had, change.has
+    """A soft limit that has less counts it and stays as it is."""
     if op.verb == "take" and change.debt:
         raise Broken(f"{op} left {change.debt} of {limit}")
     soft = demand.terms.specs[demand.terms.index[limit]].soft
-    fall = 0 if soft and op.verb == "take" and consumed > had else consumed
+    fall = 0 if soft and op.verb == "take" and consumed > change.had else consumed
     given = -dict(demand.named())[limit] if op.verb == "grant" else 0
-    if has > had - fall + given:
-        raise Broken(f"{op} made tokens: {limit} had {had}, consumed {consumed}, has {has}")
-    if change.same and fall >= 0 and has < had - fall - change.spare - ROUNDING_MILLI:
-        raise Broken(f"{op} lost tokens: {limit} had {had}, consumed {consumed}, has {has}")
+    fault = change.fault(fall, given=given)
+    if fault:
+        raise Broken(f"{op}: of {limit}, {fault}")
 
 
 LOST, HELD_BACK = "lost", "held back"
@@ -111,10 +107,6 @@ class Service:
             LOST: Unreachable("the reply was lost"),
             HELD_BACK: Throttled("the service holds this key back"),
         }
-
-    @staticmethod
-    def empty() -> Snapshot:
-        return Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}})
 
     def id(self, snapshot: Snapshot) -> int:
         found = self._ids.get(snapshot)
@@ -159,18 +151,12 @@ class Service:
 def _name(outcome: Any) -> str:
     """A text that is different for different outcomes."""
     if isinstance(outcome, ConditionFailed):
-        return f"failed {_sorted(outcome.item)}"
+        return f"failed {json.dumps(outcome.item, sort_keys=True)}"
     if isinstance(outcome, TransactionCancelled):
-        return f"cancelled {[(code, _sorted(item)) for code, item in outcome.reasons]}"
+        return f"cancelled {json.dumps(outcome.reasons, sort_keys=True)}"
     if isinstance(outcome, StoreTrouble):
         return repr(outcome)
-    return f"done {_sorted(outcome)}"
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return sorted((key, _sorted(inner)) for key, inner in value.items())
-    return value
+    return f"done {json.dumps(outcome, sort_keys=True)}"
 
 
 EXCESS_ROUNDING_MILLI = 8  # of the excess, which loses parts of millitokens with every tick

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from headgate.core.decision import Demand
@@ -36,8 +37,7 @@ class Scene:
 
     name: str
     scripts: tuple[tuple[Op, ...], ...]
-    watches: tuple[Watch, ...]
-    times_ms: tuple[int, ...]
+    seconds: tuple[float, ...]  # its moments
     skews_ms: tuple[int, ...]
     delay_ticks: int = 1  # how long an operation may take
     lost: int = 1  # replies that do not arrive
@@ -46,6 +46,27 @@ class Scene:
     crashes: int = 1
     strict: bool = False  # whether clients take from several buckets in one transaction
     before: tuple[Op, ...] = ()  # what somebody did before
+
+    @cached_property
+    def times_ms(self) -> tuple[int, ...]:
+        return tuple(START_MS + round(second * 1000) for second in self.seconds)
+
+    @cached_property
+    def watches(self) -> tuple[Watch, ...]:
+        """All limits that are hard in all of the scene; to a caller, a soft one is no bound."""
+        found: dict[tuple[BucketKey, str], list[Spec]] = {}
+        for demand in self._demands:
+            for spec in demand.terms.specs:
+                found.setdefault((demand.key, spec.name), []).append(spec)
+        return tuple(
+            Watch(key, limit, max(one.capacity_milli for one in specs),
+                  max(one.amount_milli for one in specs), specs[0].period_ms)
+            for (key, limit), specs in found.items() if not any(one.soft for one in specs)
+        )  # fmt: skip
+
+    @property
+    def _demands(self) -> list[Demand]:
+        return [one for script in self.scripts for op in script for one in op.demands]
 
     @property
     def keys(self) -> list[BucketKey]:
@@ -59,8 +80,7 @@ class Scene:
         return max(waits) + max(0, -min(self.skews_ms))
 
     def terms_of(self, key: BucketKey) -> list[Terms]:
-        ops = (op for script in self.scripts for op in script)
-        return [one.terms for op in ops for one in op.demands if one.key == key]
+        return [one.terms for one in self._demands if one.key == key]
 
 
 DEAD = -1  # the node of a client that crashed
@@ -164,10 +184,6 @@ def grant(held: Terms, amount: int, key: BucketKey = KEY, text: str | None = Non
     return adjust(held, -amount, key, verb="grant", metered=False, once=text)
 
 
-def once(held: Terms, amount: int, text: str, key: BucketKey = KEY) -> Op:
-    return adjust(held, amount, key, once=text)
-
-
 def forget(held: Terms, key: BucketKey = KEY) -> Op:
     demands = (Demand(key, held, (0,)),)
     return Op("forget", demands, lambda store, now_ms: store.forget([key]))
@@ -188,17 +204,7 @@ def _reshape(held: Terms, shard: int, flow: Any) -> Op:
     return Op("reshape", (Demand(KEY, held, (0,)),), begin)
 
 
-def watch(held: Terms, key: BucketKey = KEY) -> Watch:
-    spec = held.specs[0]
-    return Watch(key, "x", spec.capacity_milli, spec.amount_milli, spec.period_ms)
-
-
-def moments(*seconds: int) -> tuple[int, ...]:
-    return tuple(START_MS + STEP_MS * second for second in seconds)
-
-
 SMALL = terms(3, 1)
-PAIR = (watch(SMALL), watch(SMALL, OTHER))
 
 
 def scenes() -> list[Scene]:
@@ -206,57 +212,52 @@ def scenes() -> list[Scene]:
     wide, slow = terms(6, 2, version=2), terms(2, 1, version=2)
     lazy = terms(2, 1, 100 * STEP_MS)
     one, two = two_limits(1, x=(3, 1)), two_limits(2, x=(3, 1), y=(2, 2))
-    both = (Watch(KEY, "x", 6000, 2000, STEP_MS),)
     return [
         Scene("takes of two",
-              ((take(SMALL, 2), take(SMALL, 1)), (take(SMALL, 1), take(SMALL, 2))), (watch(SMALL),),
-              moments(0, 1, 2), (0, -STEP_MS), unsent=1),
+              ((take(SMALL, 2), take(SMALL, 1)), (take(SMALL, 1), take(SMALL, 2))), (0, 1, 2),
+              (0, -STEP_MS), unsent=1),
         Scene("takes of three, clocks apart",
-              ((take(SMALL, 2), take(SMALL, 1)), (take(SMALL, 1),), (take(SMALL, 2),)),
-              (watch(SMALL),), moments(0, 1, 2), (0, STEP_MS, -STEP_MS)),
+              ((take(SMALL, 2), take(SMALL, 1)), (take(SMALL, 1),), (take(SMALL, 2),)), (0, 1, 2),
+              (0, STEP_MS, -STEP_MS)),
         Scene("debit and credit",
-              ((take(SMALL, 2), adjust(SMALL, -2)), (adjust(SMALL, 3), take(SMALL, 1))),
-              (watch(SMALL),), moments(0, 1, 3), (0, STEP_MS)),
+              ((take(SMALL, 2), adjust(SMALL, -2)), (adjust(SMALL, 3), take(SMALL, 1))), (0, 1, 3),
+              (0, STEP_MS)),
         Scene("limits grow",
-              ((take(SMALL, 2), take(wide, 3)), (take(SMALL, 1), adjust(SMALL, 2))), both,
-              moments(0, 1, 2), (0, -STEP_MS)),
+              ((take(SMALL, 2), take(wide, 3)), (take(SMALL, 1), adjust(SMALL, 2))), (0, 1, 2),
+              (0, -STEP_MS)),
         Scene("limits shrink",
-              ((take(SMALL, 1), take(slow, 1)), (take(SMALL, 2), adjust(slow, -1))),
-              (watch(SMALL),), moments(0, 1, 2), (0, STEP_MS)),
+              ((take(SMALL, 1), take(slow, 1)), (take(SMALL, 2), adjust(slow, -1))), (0, 1, 2),
+              (0, STEP_MS)),
         Scene("new versions alone",
               ((take(SMALL, 1), take(terms(3, 1, version=2), 1)),
-               (take(SMALL, 1), take(terms(3, 1, version=3), 1))), (watch(SMALL),), moments(0, 1),
-              (0, -STEP_MS)),
+               (take(SMALL, 1), take(terms(3, 1, version=3), 1))), (0, 1), (0, -STEP_MS)),
         Scene("expiry",
               ((take(SMALL, 3), take(SMALL, 2)), (take(SMALL, 1), adjust(SMALL, -1))),
-              (watch(SMALL),), moments(0, 1, 90, 200), (0, -STEP_MS)),
+              (0, 1, 90, 200), (0, -STEP_MS)),
         Scene("slow and in debt",
-              ((take(lazy, 1), adjust(lazy, 3)), (take(lazy, 1), adjust(lazy, -1))), (watch(lazy),),
-              moments(0, 100, 300, 700), (0, STEP_MS)),
+              ((take(lazy, 1), adjust(lazy, 3)), (take(lazy, 1), adjust(lazy, -1))),
+              (0, 100, 300, 700), (0, STEP_MS)),
         Scene("forgotten meanwhile",
-              ((take(SMALL, 2), take(SMALL, 2)), (take(SMALL, 1), forget(SMALL))), (watch(SMALL),),
-              moments(0, 1), (0, 0)),
+              ((take(SMALL, 2), take(SMALL, 2)), (take(SMALL, 1), forget(SMALL))), (0, 1), (0, 0)),
         Scene("all of two buckets or none",
-              ((take(SMALL, 2, KEY, OTHER), take(SMALL, 1)), (take(SMALL, 2, OTHER, KEY),)), PAIR,
-              moments(0, 1), (0, STEP_MS), unsent=1),
+              ((take(SMALL, 2, KEY, OTHER), take(SMALL, 1)), (take(SMALL, 2, OTHER, KEY),)),
+              (0, 1), (0, STEP_MS), unsent=1),
         Scene("all of two buckets in one transaction",
-              ((take(SMALL, 2, KEY, OTHER), take(SMALL, 1)), (take(SMALL, 2, OTHER, KEY),)), PAIR,
-              moments(0, 1), (0, STEP_MS), unsent=1, strict=True),
+              ((take(SMALL, 2, KEY, OTHER), take(SMALL, 1)), (take(SMALL, 2, OTHER, KEY),)),
+              (0, 1), (0, STEP_MS), unsent=1, strict=True),
         Scene("a pace that is the capacity, and back",
               ((take(terms(3, 3), 2), take(terms(3, 1, version=2), 1)),
-               (take(terms(3, 1, version=2), 1), take(terms(3, 3, version=3), 2))),
-              (Watch(KEY, "x", 3000, 3000, STEP_MS),), moments(0, 1), (0, -STEP_MS)),
+               (take(terms(3, 1, version=2), 1), take(terms(3, 3, version=3), 2))), (0, 1),
+              (0, -STEP_MS)),
         Scene("limits come and go",
               ((take_of(one, x=2), take_of(two, x=1, y=2)),
-               (take_of(two, x=1, y=1), take_of(one, x=1))),
-              (Watch(KEY, "x", 3000, 1000, STEP_MS), Watch(KEY, "y", 2000, 2000, STEP_MS)),
-              moments(0, 1, 2), (0, -STEP_MS)),
+               (take_of(two, x=1, y=1), take_of(one, x=1))), (0, 1, 2), (0, -STEP_MS)),
         Scene("credits for what is not there yet",
-              ((adjust(SMALL, -1), adjust(SMALL, -2)), (take(SMALL, 3), take(SMALL, 1))),
-              (watch(SMALL),), moments(0, 1), (0, STEP_MS)),
+              ((adjust(SMALL, -1), adjust(SMALL, -2)), (take(SMALL, 3), take(SMALL, 1))), (0, 1),
+              (0, STEP_MS)),
         Scene("once",
-              ((take(SMALL, 3), once(SMALL, -2, "k")), (once(SMALL, -2, "k"), take(SMALL, 1))),
-              (watch(SMALL),), moments(0, 1), (0, 0)),
+              ((take(SMALL, 3), adjust(SMALL, -2, once="k")),
+               (adjust(SMALL, -2, once="k"), take(SMALL, 1))), (0, 1), (0, 0)),
     ]  # fmt: skip
 
 
@@ -267,128 +268,114 @@ def special_scenes() -> list[Scene]:
     newer = terms(3, 1, version=2)
     trial = two_limits(1, soft="y", x=(3, 1), y=(2, 1))
     earnest = two_limits(2, x=(3, 1), y=(2, 1))
-    hard = (Watch(KEY, "x", 3000, 1000, STEP_MS),)
     allowance = two_limits(1, x=(3, 1), y=(40, 0))
     return [
         Scene("a slow limit beside a fast one",
               ((take_of(allowance, x=1), take_of(allowance, x=1, y=1)),
-               (take_of(allowance, x=1), take_of(allowance, x=1, y=1))),
-              (Watch(KEY, "x", 3000, 1000, STEP_MS), Watch(KEY, "y", 40000, 0, STEP_MS)),
-              moments(0, 1, 3), (0, -STEP_MS)),
+               (take_of(allowance, x=1), take_of(allowance, x=1, y=1))), (0, 1, 3), (0, -STEP_MS)),
         Scene("a soft limit is passed",
               ((take_of(trial, x=1, y=2), take_of(trial, x=1, y=1)),
-               (take_of(trial, x=2, y=2), take_of(trial, x=1))), hard, moments(0, 1, 2),
-              (0, -STEP_MS)),
+               (take_of(trial, x=2, y=2), take_of(trial, x=1))), (0, 1, 2), (0, -STEP_MS)),
         Scene("a soft limit becomes a hard one",
               ((take_of(trial, x=1, y=2), take_of(earnest, x=1, y=1)),
-               (take_of(trial, x=1, y=2), take_of(earnest, x=1, y=2))), hard, moments(0, 1),
-              (0, STEP_MS)),
+               (take_of(trial, x=1, y=2), take_of(earnest, x=1, y=2))), (0, 1), (0, STEP_MS)),
         Scene("a grant beside takes",
-              ((take(three, 3), grant(three, 2)), (take(three, 2), take(three, 1))),
-              (watch(three),), moments(0, 1, 2), (0, -STEP_MS)),
+              ((take(three, 3), grant(three, 2)), (take(three, 2), take(three, 1))), (0, 1, 2),
+              (0, -STEP_MS)),
         Scene("a grant to a bucket in debt",
-              ((adjust(three, 5), grant(three, 4)), (take(three, 1), take(three, 2))),
-              (watch(three),), moments(0, 1, 3), (0, STEP_MS)),
+              ((adjust(three, 5), grant(three, 4)), (take(three, 1), take(three, 2))), (0, 1, 3),
+              (0, STEP_MS)),
         Scene("one grant by two",
               ((take(three, 3), grant(three, 2, text="k")),
-               (grant(three, 2, text="k"), take(three, 1))),
-              (watch(three),), moments(0, 1), (0, 0)),
+               (grant(three, 2, text="k"), take(three, 1))), (0, 1), (0, 0)),
         Scene("a grant to shards",
               ((grant(four, 3), take(four, 1)), (take(four, 2, route=1), take(four, 1, route=1))),
-              (watch(four),), moments(0, 1), (0, -STEP_MS), before=(take(four, 3), split(four))),
+              (0, 1), (0, -STEP_MS), before=(take(four, 3), split(four))),
         Scene("limits that come with a call",
               ((take(three, 2), take(override(5, 2), 2)),
-               (take(override(2, 1), 1), take(newer, 1))), (Watch(KEY, "x", 5000, 2000, STEP_MS),),
-              moments(0, 1), (0, -STEP_MS)),
+               (take(override(2, 1), 1), take(newer, 1))), (0, 1), (0, -STEP_MS)),
         Scene("two who give limits of their own",
               ((take(override(5, 2), 3), adjust(override(5, 2), 1)),
-               (take(override(3, 1), 1), take(override(3, 1), 2))),
-              (Watch(KEY, "x", 5000, 2000, STEP_MS),), moments(0, 1, 2), (0, STEP_MS)),
+               (take(override(3, 1), 1), take(override(3, 1), 2))), (0, 1, 2), (0, STEP_MS)),
     ]  # fmt: skip
 
 
 def sharded_scenes() -> list[Scene]:
     """Buckets that are divided and put together under traffic; routes send clients apart."""
     four, odd = terms(4, 1), terms(5, 1)
+    divided = (take(odd, 1), split(odd))
     big, wide = terms(16, 1), terms(8, 2, version=2)
     crooked = terms(5, 7, 11 * STEP_MS + 3)
     return [
         Scene("split under takes",
               ((take(four, 1), split(four)), (take(four, 2, route=1), take(four, 1, route=1))),
-              (watch(four),), moments(0, 1, 2), (0, -STEP_MS)),
+              (0, 1, 2), (0, -STEP_MS)),
         Scene("two split at once",
-              ((split(four), take(four, 1, route=1)), (split(four), take(four, 2))), (watch(four),),
-              moments(0, 1), (0, STEP_MS), before=(take(four, 1),)),
+              ((split(four), take(four, 1, route=1)), (split(four), take(four, 2))), (0, 1),
+              (0, STEP_MS), before=(take(four, 1),)),
         Scene("held back, so split",
-              ((take(four, 1), take(four, 1, route=1)), (take(four, 1), take(four, 2))),
-              (watch(four),), moments(0, 1), (0, -STEP_MS), throttled=2, crashes=0),
+              ((take(four, 1), take(four, 1, route=1)), (take(four, 1), take(four, 2))), (0, 1),
+              (0, -STEP_MS), throttled=2, crashes=0),
         Scene("merge under takes",
-              ((merge(odd), take(odd, 2)), (take(odd, 1, route=1), take(odd, 1))), (watch(odd),),
-              moments(0, 1, 2), (0, -STEP_MS), before=(take(odd, 1), split(odd))),
+              ((merge(odd), take(odd, 2)), (take(odd, 1, route=1), take(odd, 1))), (0, 1, 2),
+              (0, -STEP_MS), before=divided),
         Scene("split and merge at once",
-              ((split(odd, 1), take(odd, 1)), (merge(odd), take(odd, 2, route=1))), (watch(odd),),
-              moments(0, 1), (0, STEP_MS), before=(take(odd, 1), split(odd))),
+              ((split(odd, 1), take(odd, 1)), (merge(odd), take(odd, 2, route=1))), (0, 1),
+              (0, STEP_MS), before=divided),
         Scene("gathering beside takes",
               ((take(odd, 4), take(odd, 1, route=1)), (take(odd, 2, route=1), take(odd, 1))),
-              (watch(odd),), moments(0, 1, 2), (0, -STEP_MS), before=(take(odd, 1), split(odd))),
+              (0, 1, 2), (0, -STEP_MS), before=divided),
         Scene("gathering beside a merge",
-              ((take(odd, 3),), (merge(odd), split(odd)), (take(odd, 1, route=1),)), (watch(odd),),
-              moments(0, 1), (0, STEP_MS, 0), before=(take(odd, 1), split(odd))),
+              ((take(odd, 3),), (merge(odd), split(odd)), (take(odd, 1, route=1),)), (0, 1),
+              (0, STEP_MS, 0), before=divided),
         Scene("debit and credit on shards",
               ((adjust(odd, 4), take(odd, 1)), (take(odd, 2, route=1), adjust(odd, -2, route=1))),
-              (watch(odd),), moments(0, 1, 3), (0, -STEP_MS), before=(take(odd, 1), split(odd))),
+              (0, 1, 3), (0, -STEP_MS), before=divided),
         Scene("debits on shards",
-              ((adjust(big, 2), adjust(big, 3)), (take(big, 4), adjust(big, -1))), (watch(big),),
-              moments(0, 1), (0, 0), before=(take(big, 8), split(big))),
+              ((adjust(big, 2), adjust(big, 3)), (take(big, 4), adjust(big, -1))), (0, 1), (0, 0),
+              before=(take(big, 8), split(big))),
         Scene("merged, then expired",
-              ((merge(odd), take(odd, 2)), (take(odd, 1, route=1), adjust(odd, 3))), (watch(odd),),
-              moments(0, 1, 90, 200), (0, -STEP_MS), before=(take(odd, 1), split(odd))),
+              ((merge(odd), take(odd, 2)), (take(odd, 1, route=1), adjust(odd, 3))),
+              (0, 1, 90, 200), (0, -STEP_MS), before=divided),
         Scene("debt is divided while it is paid",
               ((split(big), take(big, 3)), (adjust(big, -14, route=1), take(big, 2, route=1))),
-              (watch(big),), moments(0, 1), (0, 0), before=(take(big, 8), adjust(big, 20)), lost=0),
+              (0, 1), (0, 0), before=(take(big, 8), adjust(big, 20)), lost=0),
         Scene("debt is divided and put together",
-              ((split(odd), merge(odd)), (adjust(odd, 2, route=1), take(odd, 1))), (watch(odd),),
-              moments(0, 1, 4), (0, STEP_MS), before=(take(odd, 1), adjust(odd, 7))),
+              ((split(odd), merge(odd)), (adjust(odd, 2, route=1), take(odd, 1))), (0, 1, 4),
+              (0, STEP_MS), before=(take(odd, 1), adjust(odd, 7))),
         Scene("a pace that does not divide",
               ((split(crooked), take(crooked, 2)), (take(crooked, 1, route=1), merge(crooked))),
-              (watch(crooked),), (START_MS, START_MS + 701, START_MS + 2003), (0, -13),
-              before=(take(crooked, 3),)),
+              (0, 0.701, 2.003), (0, -13), before=(take(crooked, 3),)),
         Scene("limits grow on shards",
-              ((take(four, 1), take(wide, 3)), (take(four, 1, route=1), merge(wide))),
-              (Watch(KEY, "x", 8000, 2000, STEP_MS),), moments(0, 1), (0, -STEP_MS),
-              before=(take(four, 1), split(four))),
+              ((take(four, 1), take(wide, 3)), (take(four, 1, route=1), merge(wide))), (0, 1),
+              (0, -STEP_MS), before=(take(four, 1), split(four))),
         Scene("forgotten in shards",
-              ((forget(odd), take(odd, 3)), (take(odd, 1, route=1), split(odd, 1))), (watch(odd),),
-              moments(0, 1), (0, 0), before=(take(odd, 1), split(odd))),
+              ((forget(odd), take(odd, 3)), (take(odd, 1, route=1), split(odd, 1))), (0, 1),
+              (0, 0), before=divided),
     ]  # fmt: skip
 
 
 def deep_scenes() -> list[Scene]:
     """The same with more clients, longer scripts and more faults: for a night."""
     three, four, odd = terms(3, 1), terms(4, 1), terms(5, 1)
+    divided = (take(odd, 1), split(odd))
     wide = terms(6, 2, version=2)
     apart = (0, STEP_MS, -STEP_MS)
     return [
         Scene("everything on one item",
               ((take(three, 2), adjust(three, -1), take(three, 1)),
-               (take(three, 1), adjust(three, 2)),
-               (take(wide, 2), take(three, 1))), (Watch(KEY, "x", 6000, 2000, STEP_MS),),
-              moments(0, 1, 2), apart, unsent=1),
+               (take(three, 1), adjust(three, 2)), (take(wide, 2), take(three, 1))), (0, 1, 2),
+              apart, unsent=1),
         Scene("expiry with three",
-              ((take(three, 3), take(three, 1)),
-               (take(three, 1), adjust(three, 1)),
-               (forget(three), take(three, 2))), (watch(three),), moments(0, 1, 90), apart),
+              ((take(three, 3), take(three, 1)), (take(three, 1), adjust(three, 1)),
+               (forget(three), take(three, 2))), (0, 1, 90), apart),
         Scene("split, merge and gather",
-              ((take(odd, 3), take(odd, 1)),
-               (split(odd, 1), merge(odd, 1)),
-               (take(odd, 1, route=1), adjust(odd, -1, route=1))), (watch(odd),), moments(0, 1),
-              apart, before=(take(odd, 1), split(odd))),
+              ((take(odd, 3), take(odd, 1)), (split(odd, 1), merge(odd, 1)),
+               (take(odd, 1, route=1), adjust(odd, -1, route=1))), (0, 1), apart, before=divided),
         Scene("held back by three",
               ((take(four, 1), take(four, 1, route=1)), (take(four, 1),), (take(four, 2),)),
-              (watch(four),), moments(0, 1), apart, throttled=2),
+              (0, 1), apart, throttled=2),
         Scene("two buckets and three clients",
-              ((take(three, 2, KEY, OTHER),),
-               (take(three, 2, OTHER, KEY),),
-               (take(three, 1), adjust(three, 1, OTHER))), (watch(three), watch(three, OTHER)),
-              moments(0, 1), apart),
+              ((take(three, 2, KEY, OTHER),), (take(three, 2, OTHER, KEY),),
+               (take(three, 1), adjust(three, 1, OTHER))), (0, 1), apart),
     ]  # fmt: skip

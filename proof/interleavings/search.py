@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from proof.interleavings.clients import Clients, Dice, Op
+from proof.interleavings.clients import TABLE, Clients, Dice, Op
 from proof.interleavings.laws import FAILED, HELD_BACK, LOST, Broken, Laws, Service, kind_of
 from proof.interleavings.scenes import DEAD, Counts, Faults, Scene, State, Trail, Turn
 from proof.model.engine import Snapshot, apply
@@ -56,7 +56,7 @@ class Search:
 
     def _first(self) -> State:
         scene = self.scene
-        snapshot = self._service.empty()
+        snapshot = Snapshot.of_table(TABLE)
         for number, op in enumerate(scene.before):
             snapshot = self._done(snapshot, op, BEFORE + number)
         at = self._service.id(snapshot)

@@ -18,8 +18,7 @@ from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import can_merge, can_split, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.model.buckets import Bucket
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 
 LONG = 64  # times the time to refill: then all is full, also in the smallest shard
 FILLED = [True, True, False]  # all but one token, the last one, one more

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headgate.core.decision import Demand
+from headgate.core.limits import Spec
 from headgate.core.record import TERMS, Record, cells_of
 from proof.model.values import Row
 
@@ -26,6 +27,12 @@ class Part(NamedTuple):
     consumed: int
     epoch_ms: int
     soft: bool = False
+
+    @classmethod
+    def of(cls, spec: Spec, number: int = 0, depth: int = 0) -> Part:
+        """A shard's share of a limit that holds nothing."""
+        capacity = share_of(spec.capacity_milli, number, depth)
+        return cls(capacity, spec.amount_milli, spec.period_ms << depth, 0, 0, 0, spec.soft)
 
     def level(self, now_ms: int) -> int:
         arrived = (now_ms - self.epoch_ms) * self.amount // self.period_ms
@@ -142,14 +149,8 @@ def from_record(record: Record | None) -> Bucket:
     if record is None:
         return {}
     parts = {
-        cell.spec.name: Part(
-            cell.spec.capacity_milli,
-            cell.spec.amount_milli,
-            cell.spec.period_ms,
-            cell.tokens_milli,
-            cell.consumed_milli,
-            cell.epoch_ms,
-            cell.spec.soft,
+        cell.spec.name: Part.of(cell.spec)._replace(
+            tokens=cell.tokens_milli, consumed=cell.consumed_milli, epoch_ms=cell.epoch_ms
         )
         for cell in cells_of(record)
     }
@@ -184,6 +185,15 @@ class Change(NamedTuple):
     same: bool
     reshaped: bool
     debt: int
+
+    def fault(self, fall: int, *, given: int = 0, band: bool = True) -> str:
+        """No write but a grant makes tokens, and none but a change of limits or shape loses more
+        than rounding and the band: at its writer's moment the level falls by what is consumed."""
+        said = f"had {self.had}, consumed {fall}, has {self.has}"
+        if self.has > self.had - fall + given:
+            return f"made tokens: {said}"
+        least = self.had - fall - (self.spare if band else 0) - ROUNDING_MILLI
+        return f"lost tokens: {said}" if self.same and fall >= 0 and self.has < least else ""
 
 
 def change_of(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> Change:
@@ -235,10 +245,9 @@ def fits(bucket: Bucket, demand: Demand, now_ms: int) -> bool:
         level = 0 if bucket else spec.capacity_milli
         for number, shard in bucket.items():
             part = shard.parts.get(limit)
-            share = share_of(spec.capacity_milli, number, shard.depth)
-            changed = Part(share, spec.amount_milli, spec.period_ms << shard.depth, 0, 0, 0)
+            changed = Part.of(spec, number, shard.depth)
             if part is None:
-                level += share
+                level += changed.capacity
             elif own and changed.rate != part.rate:
                 level += _carried(part, changed, now_ms)
             else:

@@ -3,14 +3,14 @@
 A snapshot is never changed, so a search can keep as many as it likes and compare them by value.
 Keys are `PK` and `SK`, as in every table of headgate. Writes are serial, as they are in DynamoDB
 for one item and for transactions; batches are not atomic there, and here they happen to be. Indexes
-are computed, and never late.
+are computed, and never late. Stores are opened on its ports.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.calls import (
@@ -48,6 +48,11 @@ class Snapshot:
         self.tables = tables or {}
         self.done = done or {}  # transactions by token
         self._hash: int | None = None
+
+    @classmethod
+    def of_table(cls, name: str) -> Self:
+        """An empty table, without indexes."""
+        return cls(tables={name: {"GlobalSecondaryIndexes": []}})
 
     def put(self, writes: Mapping[Place, Row | None]) -> Snapshot:
         rows = dict(self.rows)
@@ -421,3 +426,34 @@ _OPERATIONS: dict[str, Callable[[Snapshot, Params], Step]] = {
     "DescribeTimeToLive": _expiry,
     "UpdateTimeToLive": _expiry,
 }
+
+
+class Port:
+    """One call is a call of one; nothing is held."""
+
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
+        [outcome] = await self.call_all([request])
+        if isinstance(outcome, StoreTrouble):
+            raise outcome
+        return outcome
+
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> list[Outcome]:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class ModelPort(Port):
+    """Calls in the order they are made; `clock` tells the service's time. It answers at once and
+    never suspends, so it serves both colours."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
+        self.engine = engine
+        self._clock = clock
+
+    async def call_all(self, requests: Sequence[DynamoRequest]) -> list[Outcome]:
+        return [self.engine.apply(request) for request in requests]
+
+    def now_ms(self) -> int:
+        return self._clock()

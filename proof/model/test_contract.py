@@ -11,8 +11,7 @@ from headgate.stores.dynamodb import over_port
 from headgate.testing import Case, FakeClock, cases, run_case
 from proof.interleavings.clients import TABLE
 from proof.interleavings.scenes import KEY, START_MS, terms
-from proof.model.engine import Engine, Snapshot
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort, Snapshot
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
@@ -24,7 +23,7 @@ def test_contract(case: Case, blocking: bool) -> None:
 
 def stores() -> tuple[Store, Store]:
     """Two processes of one table."""
-    engine = Engine(Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+    engine = Engine(Snapshot.of_table(TABLE))
     port = ModelPort(engine, lambda: START_MS)
     one, other = (over_port(port, TABLE, blocking=True, usage="off").store for _ in range(2))
     return one, other

@@ -46,7 +46,7 @@ MUTANTS = [
           "tests/core/test_config_change.py::test_flapping_does_not_starve_a_slow_limit_whose_speed_is_what_changes"),
     fault("the epoch moves with every take", "decision.take",
           "cells[at + TOKENS] = tokens -", "cells[at], cells[at + TOKENS] = now_ms, level -",
-          "proof/machines/test_machines_local.py::TestMemory::runTest"),
+          "proof/machines/test_machines.py::TestMemory::runTest"),
     fault("the epoch of a lone limit moves with every take", "_take_one",
           "tokens -= wanted", "epoch_ms, tokens = now_ms, level - wanted",
           "tests/core/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another"),

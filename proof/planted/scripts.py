@@ -42,7 +42,7 @@ MUTANTS = [
           "tests/stores/redis/test_contract.py::test_contract[any_program_agrees_with_the_pure_model-redis-blocking]"),
     fault("redis: numbers are written with fourteen digits", "bucket.lua",
           "    return string.format('%.0f', number)\n", "    return tostring(number)\n",
-          "proof/machines/test_machines_servers.py::test_any_program_agrees_with_the_exact_model"),
+          "proof/machines/test_machines.py::test_any_program_agrees_with_the_exact_model"),
     fault("redis: a bucket in debt expires after an hour", "bucket.lua",
           "    local whole = math.ceil(longest * 1.000001) + MARGIN\n",
           "    local whole = math.min(HOUR, math.ceil(longest * 1.000001) + MARGIN)\n",

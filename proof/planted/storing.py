@@ -43,7 +43,7 @@ MUTANTS = [
           "tests/stores/test_contract.py::test_contract[sqlite-a_larger_limit_hands_out_no_full_bucket-blocking]"),
     fault("sqlite: a bucket in debt is swept", "BucketTable._sweep",
           "if full_ms is not None and full_ms <= until_ms:", "if full_ms is not None:",
-          "proof/machines/test_machines_local.py::TestSqlite::runTest"),
+          "proof/machines/test_machines.py::TestSqlite::runTest"),
     fault("sqlite: an allowance that never refills is swept", "BucketTable._sweep",
           "full_ms is not None and full_ms <= until_ms:", "full_ms is None or full_ms <= until_ms:",
           "tests/stores/test_contract.py::test_contract[sqlite-an_allowance_that_never_refills_stays_spent-blocking]"),

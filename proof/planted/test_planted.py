@@ -1,6 +1,6 @@
 """Every fault is noticed by the tests that are named for it; without the fault they pass.
 
-Those of the DynamoDB protocol are in proof/interleavings/test_planted.py. The small size plants
+Those of the DynamoDB protocol are in proof/interleavings/test_interleavings.py. The small size plants
 some of them; where each would go is looked up for all, so that a change of the source that a fault
 names is seen at once.
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 
-from proof.scale.fleet import table
-from proof.scale.scenarios import SMALL, WHOLE
+from proof.scale.scenarios import SMALL, WHOLE, table
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def main() -> int:
     rows = []
     for name, scenario in (SMALL if asked.small else WHOLE).items():
         if asked.only in name:
+            random.seed(asked.seed)  # generations are drawn from the common generator
             rows.append(scenario(asked.seed, name))
             print(*rows[-1].cells(), sep=" | ", file=sys.stderr, flush=True)  # noqa: T201
     print(f"seed {asked.seed}\n\n{table(rows)}")  # noqa: T201

@@ -24,8 +24,7 @@ from typing import Any
 
 from headgate.core.errors import Throttled, Unreachable
 from headgate.stores.dynamodb.client.calls import DynamoRequest
-from proof.model.engine import Engine, Outcome, Place, Snapshot, written_places
-from proof.model.port import Port
+from proof.model.engine import Engine, Outcome, Place, Port, Snapshot, written_places
 from proof.model.values import Row
 
 START_MS = 1_700_000_000_000
@@ -166,7 +165,7 @@ class Cloud:
         bears: float = 1.0,
     ) -> None:
         self.world = world
-        self.engine = Engine(InPlace(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+        self.engine = Engine(InPlace.of_table(TABLE))
         self.away = False
         self.calls = 0
         self.writes = 0  # units, as billed: failed conditions too

@@ -13,8 +13,7 @@ from headgate.core.errors import StoreTrouble
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.sharding import router as sharing
 from proof.scale.cloud import Cloud
-from proof.scale.fleet import Row, Tally, table
-from proof.scale.scenarios import SMALL
+from proof.scale.scenarios import SMALL, Row, Tally, table
 
 SEED = 1
 
@@ -111,8 +110,8 @@ def test_the_monitor_adds_up_every_interval() -> None:
     assert tally.excess_over(10, 1) == 10 - 5 + 5 - 1 + 6 - 10
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
-    name = "herd, wait="
+@pytest.mark.parametrize("name", ["herd, wait=", "outage, ALLOW"])
+def test_the_same_seed_gives_the_same_figures(name: str) -> None:
     random.seed(SEED)
     one = SMALL[name](SEED, name)
     random.seed(SEED)

@@ -155,15 +155,13 @@ def say_table(rows: list[Row], made_of: str) -> None:
 
 def commit() -> str:
     """The commit that was run; with a plus where files differ from it."""
-    here = Path(__file__).parent
+    describe = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        found = [
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
-            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "-uno"))
-        ]
+        return subprocess.check_output(
+            describe, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True
+        ).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found[0].stdout.strip() + ("+" if found[1].stdout else "")
 
 
 def told(report: Report) -> int:

@@ -182,14 +182,12 @@ class Local(Watched):
         """What this process gives by itself keeps within the limits, too."""
         now_ms = self._client.world.now_ms()
         for demand in demands:
-            held = self._held(demand)
+            held = {spec.name: spec for spec in self._held(demand).specs if not spec.soft}
             for limit, milli in demand.named():
-                spec = held.specs[held.index[limit]] if limit in held.index else None
-                if spec is None or spec.soft:
+                if limit not in held:
                     continue
-                _, capacity, amount, period_ms, _ = spec
                 gauge = self._gauges.setdefault((demand.key.text, limit), Gauge())
-                gauge.moved(milli, [Part(capacity, amount, period_ms, 0, 0, 0)], now_ms)
+                gauge.moved(milli, [Part.of(held[limit])], now_ms)
                 if take and gauge.excess > gauge.capacity_max + ROUNDING_MILLI:
                     self._laws.fail("S11", f"{gauge.excess:.0f} of {limit} without the store")
 
@@ -199,12 +197,15 @@ class Local(Watched):
         terms, held = demand.terms, self._terms.get(demand.key.text)
         if held is None or terms.own or terms.version >= held.version:
             held = self._terms[demand.key.text] = terms
-            for limit, capacity, amount, period_ms, _ in held.specs:
-                gauge = self._gauges.get((demand.key.text, limit))
+            for spec in held.specs:
+                gauge = self._gauges.get((demand.key.text, spec.name))
                 if gauge is not None:
-                    parts = [Part(capacity, amount, period_ms, 0, 0, 0)]
-                    gauge.moved(0, parts, self._client.world.now_ms())
+                    gauge.moved(0, [Part.of(spec)], self._client.world.now_ms())
         return held
+
+
+def _wants(event: Event) -> list[Any]:
+    return [tuple(want) for want in event.args["wants"]]
 
 
 class Failing(Exception):
@@ -294,10 +295,9 @@ class Client:
 
     async def act(self, event: Event) -> None:
         """Carries out an event; only what nobody should ever see is raised."""
-        action = Action(event.id, self)
-        ACTION.set(action)
+        ACTION.set(Action(event.id, self))
         try:
-            await getattr(self, "do_" + event.kind)(event, action)
+            await getattr(self, "do_" + event.kind)(event)
         except RateLimiterUnavailable:
             self.told["unavailable"] += 1
         except (RateLimitExceeded, DemandTooLarge, ValidationError, StoreTrouble) as error:
@@ -305,11 +305,11 @@ class Client:
         except (asyncio.CancelledError, Failing):
             self.told["broken off"] += 1
 
-    async def do_acquire(self, event: Event, action: Action) -> None:
+    async def do_acquire(self, event: Event) -> None:
         args = event.args
-        wants = [(entity, resource, amounts) for entity, resource, amounts in args["wants"]]
-        acquiring = self.limiter.acquire_many(wants, on_error=args["on_error"], wait=args["wait_s"])
-        async with acquiring as lease:
+        async with self.limiter.acquire_many(
+            _wants(event), on_error=args["on_error"], wait=args["wait_s"]
+        ) as lease:
             self.told["degraded" if lease.degraded else "admitted"] += 1
             if lease.degraded is not (lease.store is self.limiter.engine.fallback):
                 self.world.laws.fail("S11", f"event {event.id} is not labelled as it was admitted")
@@ -320,37 +320,32 @@ class Client:
             if args["fails"]:
                 raise Failing
 
-    async def do_check(self, event: Event, action: Action) -> None:
-        wants = [(entity, resource, amounts) for entity, resource, amounts in event.args["wants"]]
-        await self.limiter.check_many(wants)
+    async def do_check(self, event: Event) -> None:
+        await self.limiter.check_many(_wants(event))
 
-    async def do_top_up(self, event: Event, action: Action) -> None:
+    async def do_top_up(self, event: Event) -> None:
         args = event.args
         await self.limiter.top_up(
             args["entity"], args["resource"], args["amounts"], args.get("key")
         )
 
-    async def do_reset(self, event: Event, action: Action) -> None:
+    async def do_reset(self, event: Event) -> None:
         await self.limiter.reset_bucket(event.args["entity"], event.args["resource"])
 
-    async def do_split(self, event: Event, action: Action) -> None:
-        await self._reshape(event, action, acts.split)
-
-    async def do_merge(self, event: Event, action: Action) -> None:
-        await self._reshape(event, action, acts.merge)
-
-    async def _reshape(self, event: Event, action: Action, flow: Any) -> None:
-        store = self.raw
+    async def do_split(self, event: Event) -> None:
+        store, flow = self.raw, {"split": acts.split, "merge": acts.merge}[event.kind]
         if not isinstance(store, DynamoStore):
             return
         namespace = await self.limiter.configs.namespace_id()
         key = BucketKey(namespace, event.args["entity"], event.args["resource"])
-        token = CALL.set(Call("reshape", [Demand(key, NOTHING, ())], action))
+        token = CALL.set(Call("reshape", [Demand(key, NOTHING, ())], ACTION.get()))
         try:
             work = flow(store, key, event.args["shard"], store._port.now_ms())
             self.told[event.kind] += await run_flow(store._port, work)
         finally:
             CALL.reset(token)
+
+    do_merge = do_split
 
     def _hear(self, told: Told) -> None:
         self.told[f"event {told.kind}"] += 1

@@ -27,7 +27,7 @@ from proof.model.buckets import (
     time_faults,
     tree_fault,
 )
-from proof.simulator.network import Action, Call, Place, nothing
+from proof.simulator.network import Action, Call, Place, nothing, shown
 
 
 class Gauge:
@@ -126,7 +126,7 @@ class Laws:
         """One request changed one bucket."""
         self.checks["writes"] += 1
         if self.log is not nothing:  # the words cost more than the check
-            self.log(f"{call} wrote {text}: {shown(before, at_ms)} becomes {shown(after, at_ms)}")
+            self.log(f"{call} wrote {text}: {levels(before, at_ms)} becomes {levels(after, at_ms)}")
         if call is None or text not in call.demands:
             self.fail("S10", f"{call} wrote to {text}, which it does not name")
             return
@@ -198,20 +198,13 @@ class Laws:
             self.fail("S4", f"{call}: {place} gets {-left} tokens that it never gave")
 
     def _levels(self, call: Call, place: Place, moved: int, before: Bucket, after: Bucket) -> None:
-        """S5, S7, S9: no write makes tokens, and none but a change of limits or shape loses more
-        than rounding and the band. At its writer's moment the level falls by what is consumed."""
         change = change_of(before, after, place[1], call.moment_ms)
-        had, has = change.had, change.has
         # a merge on the way may add what a clock ahead of time left in debt
         if call.verb == "take" and change.debt and not change.reshaped:
             self.fail("S1", f"{call} left {change.debt} of {place}")
-        if has > had - moved:
-            self.fail(
-                "S5/S7/S9", f"{call} made tokens: {place} had {had}, moved {moved}, has {has}"
-            )
-        least = had - moved - (change.spare if self.band else 0) - ROUNDING_MILLI
-        if change.same and moved >= 0 and has < least:
-            self.fail("S5", f"{call} lost tokens: {place} had {had}, moved {moved}, has {has}")
+        fault = change.fault(moved, band=self.band)
+        if fault:
+            self.fail("S5/S7/S9", f"{call}: of {place}, {fault}")
 
     def _tree(self, text: str, bucket: Bucket) -> None:
         """S5 and S8: the shards are the leaves of one tree; none expires before it is full."""
@@ -251,7 +244,7 @@ class Laws:
         """S2, S4, S6: what the caller is told is what happened."""
         self.checks["calls"] += 1
         if self.log is not nothing:
-            self.log(f"{call} ends with {told(result)}, moved {call.net}")
+            self.log(f"{call} ends with {shown(result)}, moved {call.net}")
         net = {place: milli for place, milli in call.net.items() if milli}
         wanted = {place: milli for place, milli in call.wanted.items() if milli}
         gone = self.goners[call.since :] if call.since is not None else ()
@@ -316,7 +309,7 @@ class Laws:
             self.fail("S2", f"a layer refused {demands}, which fits")
 
 
-def shown(bucket: Bucket, now_ms: int) -> str:
+def levels(bucket: Bucket, now_ms: int) -> str:
     """Per shard what its limits hold now."""
     return str({
         number: {
@@ -324,12 +317,6 @@ def shown(bucket: Bucket, now_ms: int) -> str:
         }
         for number, shard in bucket.items()
     })  # fmt: skip
-
-
-def told(result: Any) -> str:
-    if isinstance(result, Verdict):
-        return "allowed" if result.allowed else f"refused, wait {result.retry_after_ms} ms"
-    return f"{type(result).__name__}({result})"
 
 
 def _fall(before: Bucket, after: Bucket, limit: str, moment_ms: int) -> int:

@@ -13,7 +13,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.decision import Demand
+from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble, Unreachable
 from headgate.stores.dynamodb.client.calls import NotApplied
 from headgate.transport.gates import wait_finished
@@ -282,6 +282,8 @@ class Network:
 
 def shown(outcome: Any) -> str:
     """The outcome in a few words."""
+    if isinstance(outcome, Verdict):
+        return "allowed" if outcome.allowed else f"refused, wait {outcome.retry_after_ms} ms"
     if isinstance(outcome, BaseException):
         return f"{type(outcome).__name__}({outcome})"
     text = str(outcome)

@@ -66,27 +66,18 @@ def chance_of(scenario: Scenario) -> Iterator[None]:
         random.setstate(state)
 
 
-def simulate(
-    scenario: Scenario,
-    prepare: Callable[[World], None] | None = None,
-    *,
-    trace: bool = False,
-) -> Report:
-    """One run. `prepare` may change the world before it begins."""
+def simulate(scenario: Scenario, *, trace: bool = False) -> Report:
+    """One run."""
     report = Report(scenario)
     with chance_of(scenario), asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(_run(scenario, report, prepare, trace))
+        runner.run(_run(report, trace))
     return report
 
 
-async def _run(
-    scenario: Scenario, report: Report, prepare: Callable[[World], None] | None, trace: bool
-) -> None:
+async def _run(report: Report, trace: bool) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    world = World(loop, scenario)
-    if prepare is not None:
-        prepare(world)
+    world = World(loop, report.scenario)
     if trace:
         report.trace = world.keep_trace()
     story = loop.create_task(_story(world))
@@ -138,6 +129,10 @@ def _fill(report: Report, world: World) -> None:
     report.met = world.network.faults
 
 
+def episode_of(world: str, seed: int, episode: int) -> Report:
+    return simulate(plotted(world, seed, episode))
+
+
 def reports(worlds: tuple[str, ...], seed: int, first: int, jobs: int) -> Iterator[Report]:
     """In the order of the scenarios, however many processes there are: so the sums are the same."""
     stories = ((worlds[number % len(worlds)], seed, number) for number in itertools.count(first))
@@ -149,10 +144,6 @@ def reports(worlds: tuple[str, ...], seed: int, first: int, jobs: int) -> Iterat
             under_way.append(pool.submit(episode_of, *story))
             if len(under_way) > 2 * jobs:
                 yield under_way.popleft().result()
-
-
-def episode_of(world: str, seed: int, episode: int) -> Report:
-    return simulate(plotted(world, seed, episode))
 
 
 RUNS_MAX = 600

@@ -5,15 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from email.utils import formatdate
-from functools import partial
 from typing import Any
 
-from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
-from headgate.core.levels import Page
-from headgate.core.record import BucketKey
 from headgate.core.runtime import run
-from headgate.core.store import PeekResult
 from headgate.stores.dynamodb.client.account import ServiceClock
 from headgate.stores.dynamodb.client.calls import (
     DynamoRequest,
@@ -24,8 +19,7 @@ from headgate.stores.dynamodb.client.calls import (
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from proof.model.buckets import Bucket, from_record, from_row
-from proof.model.engine import Engine, Outcome, Place, Snapshot, written_places
-from proof.model.port import Port
+from proof.model.engine import Engine, Outcome, Place, Port, Snapshot, written_places
 from proof.model.values import Row
 from proof.simulator.laws import Laws
 from proof.simulator.network import ACTION, CALL, Action, Call, Meter, Network, VirtualLoop
@@ -59,7 +53,7 @@ class Server:
 class DynamoServer(Server):
     def __init__(self, loop: VirtualLoop, laws: Laws, meter: Meter) -> None:
         super().__init__(loop, laws, meter)
-        self.engine = Engine(Snapshot(tables={TABLE: {"GlobalSecondaryIndexes": []}}))
+        self.engine = Engine(Snapshot.of_table(TABLE))
 
     def serve(self, request: DynamoRequest, call: Call | None, fate: str) -> Any:
         now_ms = self._loop.now_ms()
@@ -284,60 +278,33 @@ class OneStepServer(Server):
 
 
 class Remote:
-    """The client's end of such a server: a Store, each verb one request."""
+    """A client's end of such a server: of its store, catalog or ledger. Each verb is a request."""
 
-    def __init__(self, network: Network, server: OneStepServer) -> None:
+    def __init__(self, network: Network, server: OneStepServer, inner: Any) -> None:
         self._network = network
         self._server = server
+        self._inner = inner
 
-    async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        return await self._asked(lambda: self._server.store.consume(demands, None))  # type: ignore[no-any-return]
+    def __getattr__(self, verb: str) -> Any:
+        method = getattr(self._inner, verb)
 
-    async def adjust(self, demands: Sequence[Demand], now_ms: int | None, **how: Any) -> bool:
-        flow = partial(self._server.store.adjust, demands, None, **how)
-        return await self._asked(flow, credit=True)  # type: ignore[no-any-return]
+        async def asked(*args: Any, **named: Any) -> Any:
+            action, call = _action(), CALL.get()
+            outcome: Any = None
+            for _ in range(1 if verb == "adjust" else 2):  # what was not applied; credits once
+                outcome = await self._network.ask(
+                    action,
+                    call,
+                    lambda fate: self._server.serve(lambda: method(*args, **named), call, fate),
+                )
+                if not isinstance(outcome, NotApplied):
+                    break
+            if isinstance(outcome, HeadgateError):
+                action.troubles.append(outcome)  # type: ignore[arg-type]
+                raise outcome
+            return outcome
 
-    async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
-        return await self._asked(lambda: self._server.store.peek(keys, None))  # type: ignore[no-any-return]
-
-    async def forget(self, keys: Sequence[BucketKey]) -> None:
-        await self._asked(lambda: self._server.store.forget(keys))
-
-    async def find(self, namespace: str, **how: Any) -> Page:
-        return await self._asked(lambda: self._server.store.find(namespace, **how))  # type: ignore[no-any-return]
+        return asked
 
     async def close(self) -> None:
         """Nothing is held."""
-
-    async def _asked(
-        self, flow: Callable[[], Coroutine[Any, Any, Any]], *, credit: bool = False
-    ) -> Any:
-        action, call = ACTION.get(), CALL.get()
-        assert action is not None
-        outcome: Any = None
-        for _ in range(2):
-            outcome = await self._network.ask(
-                action, call, lambda fate: self._server.serve(flow, call, fate)
-            )
-            if credit or not isinstance(outcome, NotApplied):
-                break
-        if isinstance(outcome, HeadgateError):
-            action.troubles.append(outcome)  # type: ignore[arg-type]
-            raise outcome
-        return outcome
-
-
-class RemoteDesk:
-    """The same for the catalog and the ledger, whose methods are all asked alike."""
-
-    def __init__(self, inner: Any, remote: Remote) -> None:
-        self._inner = inner
-        self._remote = remote
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
-
-        async def asked(*args: Any, **named: Any) -> Any:
-            return await self._remote._asked(lambda: method(*args, **named))
-
-        return asked

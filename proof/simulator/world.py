@@ -45,7 +45,6 @@ from proof.simulator.servers import (
     HostClock,
     OneStepServer,
     Remote,
-    RemoteDesk,
     SimPort,
 )
 
@@ -168,12 +167,15 @@ class World:
 
     def backend(self, client: Client) -> Backend:
         if self.scenario.world == "onestep":
-            remote = Remote(self.network, self.server)
             inner = self.server.backend
+            store, catalog, ledger = (
+                Remote(self.network, self.server, part)
+                for part in (inner.store, inner.catalog, inner.ledger)
+            )
             return Backend(
-                Inner(remote, self.laws, client, strict=True),
-                RemoteDesk(inner.catalog, remote),
-                RemoteDesk(inner.ledger, remote),
+                Inner(store, self.laws, client, strict=True),
+                catalog,
+                ledger,
                 Capabilities("onestep", "network", "one step", obeys_clock=False, durable=True),
             )
         port = SimPort(self.network, self.server, self._clock_of(client))

@@ -18,8 +18,7 @@ from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.transport.gates import steady_clock
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 from tests.service.dashboard.kit import SPACE, Place, dashboard, key_in, shown
 
 PAGES = (

@@ -30,8 +30,7 @@ from headgate.stores.dynamodb.table import create as table_making
 from headgate.stores.dynamodb.table.create import creation
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 
 NOW_MS = 1_750_000_000_000
 TABLE = "limits"

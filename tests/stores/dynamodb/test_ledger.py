@@ -31,8 +31,7 @@ from headgate.stores.dynamodb.client.calls import TableMissing
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import check, prepare
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 from tests.stores.dynamodb.kit import (
     NOW_MS,
     TABLE,

@@ -26,7 +26,7 @@ from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.protocol.take import Landed
 from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
-from proof.model.port import ModelPort
+from proof.model.engine import ModelPort
 from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket, Watched, engine_with_table, store_on
 
 MONTH_S = 30 * 86_400

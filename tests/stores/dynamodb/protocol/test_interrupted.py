@@ -27,8 +27,7 @@ from headgate.stores.dynamodb.protocol.flow import (
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from headgate.stores.dynamodb.table.create import creation
 from proof.interleavings.clients import AtOnce
-from proof.model.engine import Engine
-from proof.model.port import ModelPort
+from proof.model.engine import Engine, ModelPort
 from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket
 
 

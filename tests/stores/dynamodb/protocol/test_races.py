@@ -16,7 +16,7 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import PAUSE_MS, PAUSE_MS_MAX
-from proof.model.port import ModelPort
+from proof.model.engine import ModelPort
 from tests.stores.dynamodb.kit import (
     START_MS,
     TABLE,
