@@ -37,6 +37,11 @@ one JSON document and nothing else, in case of an error `{"error": {"exit_code",
 "do"}}`. What would ask for consent needs `--yes` there. Entities, limits, buckets,
 namespaces, audit events and usage have the same fields as in the REST service ([wire](wire.md)).
 
+With the URL of a service (`--url https://limits.example.com`) every command works that REST has a
+verb for, with the API key in `HEADGATE_API_KEY`; the audit log then names the key. What is about
+the store as a whole (`export`, `import`, `limits`, `top`, `bench`, `trim`, `upgrade`) needs the
+store's own URL.
+
 Completion: `eval "$(headgate completion bash)"` in `~/.bashrc`; zsh and fish alike.
 """
 

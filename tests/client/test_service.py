@@ -177,6 +177,18 @@ async def test_endpoint_costs_explain_and_health(client: Any, user: str) -> None
     assert (health.status, health.ready, health.storage_available) == ("HEALTHY", True, True)
 
 
+@with_client
+async def test_any_other_call(client: Any, user: str) -> None:
+    home = "/v1/namespaces/default/entities"
+    made = await client.request("POST", home, {"id": "anybody"})
+    assert made["id"] == "anybody"
+    assert made in (await client.request("GET", home))["items"]
+    assert await client.request("DELETE", f"{home}/anybody") == {}
+    with pytest.raises(InvalidRequest) as told:
+        await client.request("GET", f"{home}/anybody")
+    assert told.value.code == "ENTITY_NOT_FOUND"
+
+
 def test_keys(mode: str, tmp_path: Path) -> None:
     made = mint(parse_grant(["check"], "default"), now_ms=0)
     path = tmp_path / "keys.json"

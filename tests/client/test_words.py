@@ -75,6 +75,10 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("check_all", ([("user", "r")],), {"identifier": ""}, "identifier"),
     ("check_all", ([("user", "r")],), {"tokens": 0}, "tokens"),
     ("explain", ("a", "r r"), {}, "resource"),
+    ("request", ("BREW", "/v1/keys"), {}, "method"),
+    *(("request", ("GET", path), {}, "path")
+      for path in ("v1/keys", "/v1/keys HTTP/1.1\r\nx: y", "/é", "/" + "a" * 8192, None)),
+    ("request", ("POST", "/v1/keys", {"name": "\ud800"}), {}, "request"),
 ]  # fmt: skip
 
 

@@ -43,7 +43,10 @@ def _common(*names: str, text: str, **more: Any) -> CommonOption:
 
 
 COMMON_OPTIONS = [
-    _common("--url", "-u", metavar="URL", text="The store; else HEADGATE_URL."),
+    _common(
+        "--url", "-u", metavar="URL",
+        text="The store, or a service (https://…); else HEADGATE_URL.",
+    ),
     _common(
         "--namespace", "-n", metavar="NAME",
         text="The namespace; else HEADGATE_NAMESPACE, else default.",

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -75,16 +75,32 @@ class Session:
 
     @functools.cached_property
     def repository(self) -> SyncRepository:
-        """Opened when it is first used; closed when the command has ended, before its answer."""
+        """Opened when it is first used; closed when the command has ended, before its answer.
+
+        The URL of a service gives a RemoteRepository, which has the verbs that REST has.
+        """
+        from headgate.cli.remote import RemoteRepository, is_service
         from headgate.sync import SyncRepository
 
+        if is_service(self.store_url):
+            if self.principal is not None:
+                raise Misuse(
+                    "--principal is for stores",
+                    "a service records the API key that asks as the one who made a change",
+                    "leave --principal out, or give the store's own URL",
+                )
+            remote = RemoteRepository(self.store_url, self.namespace_name)
+            return cast("SyncRepository", self.stores.enter_context(remote))
         opened = SyncRepository(self.store_url, namespace=self.namespace_name)
         return self.stores.enter_context(opened)
 
     @functools.cached_property
     def limiter(self) -> SyncRateLimiter:
-        """Opened and closed as the repository is."""
+        """Opened and closed as the repository is; of a service it is the repository."""
+        from headgate.cli.remote import is_service
         from headgate.sync import SyncRateLimiter
 
+        if is_service(self.store_url):
+            return cast("SyncRateLimiter", self.repository)
         opened = SyncRateLimiter(self.store_url, namespace=self.namespace_name)
         return self.stores.enter_context(opened)

@@ -35,6 +35,7 @@ from headgate.client.requests import (
     Check,
     Descriptor,
     acquire_call,
+    any_call,
     check_all_call,
     check_call,
     explain_call,
@@ -335,7 +336,16 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
         self, identifier: str, resource: str, *, scope: str = "user"
     ) -> dict[str, Any]:
         """Which policy and which level give each limit: the service's document."""
-        return await self._flow.explain(explain_call(identifier, resource, scope, self._namespace))
+        return await self._flow.document(explain_call(identifier, resource, scope, self._namespace))
+
+    async def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Any other call of the REST API, by its path: the document it answers with.
+
+        A POST is not sent again where it is not known whether the first one was carried out.
+        """
+        return await self._flow.document(any_call(method, path, body))
 
     async def health(self) -> Health:
         """How the service stands; Unavailable where it gives no answer."""
@@ -362,6 +372,7 @@ class Client(BaseClient[LeaseContext]):
     batch = blocking(AsyncClient.batch)
     check_all = blocking(AsyncClient.check_all)
     explain = blocking(AsyncClient.explain)
+    request = blocking(AsyncClient.request)
     health = blocking(AsyncClient.health)
     close = blocking(AsyncClient.close)
 

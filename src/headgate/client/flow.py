@@ -180,6 +180,7 @@ def _closed_error() -> ClientError:
 ENTITY_DISABLED = "ENTITY_DISABLED"
 STORAGE_DENIED = "STORAGE_DENIED"
 REQUEST_TIMEOUT = 408
+NO_CONTENT = 204
 SHOWN_MAX = 500
 
 
@@ -305,8 +306,10 @@ class RequestFlow:
     async def change(self, call: ApiCall) -> LeaseAnswer:
         return self._answer(call, await self._request(call), read_lease)
 
-    async def explain(self, call: ApiCall) -> dict[str, Any]:
-        return (await self._request(call)).document
+    async def document(self, call: ApiCall) -> dict[str, Any]:
+        """The document that the service answers with; empty where it has nothing to say."""
+        outcome = await self._send_with_retries(call, 0)
+        return accepted_reply(call, outcome, NO_CONTENT).document
 
     async def health(self) -> Health:
         """How things stand now: asked once, and also an unhealthy service answers."""

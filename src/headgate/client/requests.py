@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -22,8 +23,12 @@ CHECK_ALL = "/v1/ratelimit/acquire"
 LEASES = "/v1/leases"
 EXPLAIN = "/v1/explain"
 HEALTH = "/readyz"
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 Item = TypeVar("Item")
+
+
+_PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?\-]{0,8191}")
 
 
 class ApiCall(NamedTuple):
@@ -133,6 +138,17 @@ def explain_call(identifier: str, resource: str, scope: str, namespace: str | No
     if namespace is not None:
         query["namespace"] = namespace
     return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, True)
+
+
+def any_call(method: str, path: str, body: Mapping[str, Any] | None) -> ApiCall:
+    """What has no verb of its own here. Only a POST may do something twice."""
+    if method not in METHODS:
+        raise ValidationError("method", method, f"must be one of {', '.join(METHODS)}")
+    if not isinstance(path, str) or _PATH.fullmatch(path) is None:
+        raise ValidationError("path", path, "must begin with / and be quoted as a URL is")
+    if body is None:
+        return ApiCall(method, path, None, method != "POST")
+    return _post(path, False, None, body)._replace(method=method, is_repeatable=method != "POST")
 
 
 def health_call() -> ApiCall:

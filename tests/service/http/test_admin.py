@@ -92,7 +92,10 @@ def test_stored_limits_come_before_policies(desk: Desk) -> None:
 def test_limits_of_a_resource_with_slashes_and_of_everybody(desk: Desk) -> None:
     path = f"{NS}/limits/resources/api/v2/search"
     assert desk("PUT", path, {"limits": ["rpm:100/minute burst 150"]}).status == 200
-    assert desk("GET", f"{NS}/limits/resources").json == {"items": ["api/v2/search"]}
+    assert desk("GET", f"{NS}/limits/resources").json == {
+        "items": ["api/v2/search"],
+        "of_entities": [],
+    }
     assert desk("GET", path).json["limits"][0]["capacity"] == 150
     assert desk.check(resource="api/v2/search").json["tokens_capacity"] == 150
     assert desk("DELETE", path).status == 204

@@ -167,7 +167,17 @@ async def delete_system_limits(call: RouteCall) -> None:
 
 
 async def list_resource_limits(call: RouteCall) -> Document:
-    return {"items": await call.ns.list_resources_with_defaults()}
+    return {
+        "items": await call.ns.list_resources_with_defaults(),
+        "of_entities": await call.ns.list_resources_with_entity_configs(),
+    }
+
+
+async def list_entities_with_limits(call: RouteCall) -> Document:
+    found, cursor = await call.ns.list_entities_with_custom_limits(
+        call.query["resource"], call.query.get("limit", PAGE), call.query.get("cursor")
+    )
+    return {"items": found, "cursor": cursor}
 
 
 async def get_resource_limits(call: RouteCall) -> Document:

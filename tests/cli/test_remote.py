@@ -1,0 +1,90 @@
+"""The command on a service: what REST offers is told as on the store itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.service.keys.file import FileKeys
+from headgate.service.keys.key import mint, parse_grant
+from headgate.service.program import Options
+from tests.cli.kit import invoke
+from tests.cli.test_story import STORY
+from tests.client.kit import served
+
+# What REST has no verb for: it is about the installation, or about the store as a whole.
+OF_STORES = (
+    "version", "cfn-template", "lambda-export", "cost", "bench", "upgrade", "trim", "limits",
+    "export", "import", "top", "completion", "check",
+)  # fmt: skip
+UNLIKE = re.compile(
+    r'"(created_at|deleted_at|timestamp|event_id|id|eu|deleted|purged|principal)": "[^"]*"'
+    r'|"created_ms": [0-9]+'
+)
+LINES = [line for line, _ in STORY if line.split()[0] not in OF_STORES]
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.delenv("HEADGATE_NAMESPACE", raising=False)
+    with served(Options(store=f"sqlite:///{tmp_path}/remote.db")) as running:
+        yield running.url
+
+
+def tell(url: str) -> list[tuple[str, str]]:
+    """The lines of the story, and what the command said to each."""
+    found, eu = [], ""
+    for line in LINES:
+        words = [eu if word == "EU" else word for word in line.split()]
+        answer = invoke("-u", url, "--json", *words)
+        assert answer.code == 0, (line, answer)
+        found.append((line, UNLIKE.sub("", answer.out)))
+        if line == "namespace register eu":
+            eu = invoke("-u", url, "namespace", "show", "eu", "--json").document["id"]
+    return found
+
+
+def test_a_service_answers_as_its_store_does(service: str, tmp_path: Path) -> None:
+    assert dict(tell(service)) == dict(tell(f"sqlite:///{tmp_path}/store.db"))
+
+
+def test_what_rest_has_not_says_what_to_do(service: str) -> None:
+    for line in ("upgrade", "trim --usage-days 9 --yes", "top --once", "export"):
+        answer = invoke("-u", service, *line.split())
+        assert answer.code == 2, answer
+        assert "give the store's own URL" in answer.err
+        assert "Traceback" not in answer.err
+
+
+def test_who_changes_something_is_the_key(service: str) -> None:
+    answer = invoke("-u", service, "--principal", "ann", "entity", "create", "a")
+    assert answer.code == 2
+    assert "the API key that asks" in answer.err
+
+
+def test_no_service_there() -> None:
+    answer = invoke("-u", "http://127.0.0.1:1", "entity", "list")
+    assert answer.code == 4
+    assert "the service gave no answer" in answer.err
+
+
+def test_the_key_is_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {scope: mint(parse_grant([scope], "default"), now_ms=0) for scope in ("read", "admin")}
+    path = tmp_path / "keys.json"
+    for one in made.values():
+        asyncio.run(FileKeys(path, create=True).put(one.key))
+    with served(Options(store="memory://", keys=str(path))) as running:
+        assert invoke("-u", running.url, "entity", "list").code == 1
+        monkeypatch.setenv("HEADGATE_API_KEY", made["read"].text)
+        assert invoke("-u", running.url, "entity", "list").code == 0
+        refused = invoke("-u", running.url, "entity", "create", "a")
+        assert refused.code == 1
+        assert "HEADGATE_API_KEY" in refused.err
+        monkeypatch.setenv("HEADGATE_API_KEY", made["admin"].text)
+        assert invoke("-u", running.url, "entity", "create", "a").code == 0
