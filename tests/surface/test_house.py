@@ -171,7 +171,7 @@ def test_vendors_stay_in_their_store() -> None:
 
 
 def test_nothing_names_a_machine() -> None:
-    for path in [*ROOT.glob("*"), *ROOT.glob("docs/**/*"), *ROOT.glob("src/**/*.py")]:
+    for path in [*ROOT.glob("[!.]*"), *ROOT.glob("docs/**/*"), *ROOT.glob("src/**/*.py")]:
         if path.is_file() and path.suffix in (".py", ".md", ".toml", ""):
             text = path.read_text()
             assert "/" + "work/" not in text, path
