@@ -129,7 +129,7 @@ def test_what_is_wrong_with_the_names_of_limits_is_told() -> None:
     twice = CHAT.replace("limit: tpm", "limit: rpm")
     assert faults(twice) == ["p.yaml:3:61: the limit 'rpm' of user/chat is already on line 2"]
     plain = CHAT.replace("limit: rpm, ", "").replace("limit: tpm", "limit: tokens")
-    assert faults(plain) == ["p.yaml:3:63: the limit 'tokens' of user/chat is already on line 2"]
+    assert faults(plain) == ["p.yaml:3:61: the limit 'tokens' of user/chat is already on line 2"]
     assert "counts_tokens is '1'; write true or false" in faults(rule_with(counts_tokens="1"))[0]
     assert "limit" in faults(rule_with(limit="a b"))[0]
 
@@ -358,8 +358,9 @@ def test_as_json_tells_all_but_the_store() -> None:
     for url in ("redis://u:hunter2@[x", "redi://u:hunter2@x", "redis://u:hunter2@x?a=1&a=2"):
         assert "hunter2" not in "".join(faults(f"runtime: {{store: '{url}'}}\n"))
     assert told["rate_limits"][1] == {
-        "name": "anybody", "scope": "user", "resource": None, "capacity": 150,
-        "refill_amount": 1, "refill_period_seconds": 10, "shadow": False, "key_pattern": None,
+        "name": "anybody", "scope": "user", "resource": None, "limit": "tokens",
+        "capacity": 150, "refill_amount": 1, "refill_period_seconds": 10, "shadow": False,
+        "counts_tokens": False, "key_pattern": None,
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000
