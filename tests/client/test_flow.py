@@ -212,7 +212,7 @@ def test_what_a_server_writes_is_made_printable() -> None:
 
 def lease_of(*steps: Step, keep: bool = False) -> tuple[AsyncLease, ScriptedPort]:
     flow, port = flow_of(OPEN, *steps)
-    call = acquire_call(Check("a", "r", 5), None, None, "refund", None)
+    call = acquire_call(Check("a", "r", 5), None, "refund", None)
     return AsyncLease(flow, None, *run(flow.acquire(call, 0)), keep), port
 
 
@@ -323,7 +323,7 @@ def test_degraded_answers_are_labelled() -> None:
 @pytest.mark.parametrize("told", [True, None, 1, "false"])
 def test_what_is_refused_is_never_allowed_whatever_its_body_says(told: object) -> None:
     lie = {**ALLOWED, **LEASE, "allowed": told, "results": [{**ALLOWED, "allowed": told}]}
-    lease = acquire_call(Check("a", "r", 5), None, None, "refund", None)
+    lease = acquire_call(Check("a", "r", 5), None, "refund", None)
     for ask in (
         lambda flow: flow.check(CHECK, 0),
         lambda flow: flow.check_all(CHECK, 0),

@@ -29,6 +29,12 @@ rate_limits:
   - {name: search, scope: user, resource: api.search, capacity: 10, refill_rate: 1}
   - {name: address, scope: ip, resource: api.search, capacity: 5, refill_rate: 1}
   - {name: once, scope: user, resource: api.once, capacity: 2, refill_rate: 0}
+  - {name: requests, scope: user, resource: chat, limit: rpm, capacity: 3, refill_rate: 3/60}
+  - {name: tokens_a_minute, scope: user, resource: chat, limit: tpm, capacity: 1000000,
+     refill_rate: 0}
+  - {name: counted, scope: user, resource: counted, limit: rpm, capacity: 3, refill_rate: 0}
+  - {name: these, scope: user, resource: counted, limit: tpm, capacity: 50, refill_rate: 0,
+     counts_tokens: true}
 token_costs:
   - {endpoint: /predict, tokens: 4}
 """
@@ -73,6 +79,53 @@ async def test_check_takes_and_refuses(client: Any, user: str) -> None:
     with pytest.raises(RateLimited, match="search refused; try again in 3 s"):
         refused.raise_if_limited()
     assert (await client.check(user, "api.search", 6)).tokens_remaining == 0
+
+
+@with_client
+async def test_take_takes_and_peek_does_not(client: Any, user: str) -> None:
+    assert (await client.take(user, "api.search", 4)).tokens_remaining == 6
+    looked = await client.peek(user, "api.search", 7)
+    assert (looked.allowed, looked.retry_after_ms, looked.dry_run) == (False, 1_000, True)
+    assert (await client.peek(user, "api.search", 6)).tokens_remaining == 6
+    assert not (await client.take(user, "api.search", 7)).allowed
+
+
+@with_client
+async def test_amounts_by_limit_name(client: Any, user: str) -> None:
+    answer = await client.take(user, "chat", amounts={"rpm": 1, "tpm": 500})
+    assert [(one.limit, one.remaining) for one in answer.quotas] == [(3, 2), (1_000_000, 999_500)]
+    with pytest.raises(InvalidRequest, match="rpm, tpm; send amounts") as told:
+        await client.take(user, "chat", 1)
+    assert told.value.field == "tokens"
+    with pytest.raises(InvalidRequest, match="it has rpm, tpm") as told:
+        await client.take(user, "chat", amounts={"tmp": 1})
+    assert told.value.field == "amounts.tmp"
+    async with client.acquire(user, "chat", amounts={"rpm": 1, "tpm": 500}) as lease:
+        await lease.settle(rpm=1, tpm=90)
+    one, two = await client.batch(
+        [Check(user, "chat", amounts={"tpm": 10}), Check(user, "chat", amounts={"rpm": 2})]
+    )
+    assert (one.tokens_remaining, two.allowed) == (999_400, False)
+    assert (await client.take(user, "counted", 40)).tokens_remaining == 10
+
+
+@with_client
+async def test_an_entity_by_its_name(client: Any, user: str) -> None:
+    entity = f"user:{user}".replace("[", ".").replace("]", "")
+    assert (await client.take(entity=entity, resource="api.search", tokens=4)).tokens_remaining == 6
+    assert (await client.peek(entity=entity, resource="api.search")).tokens_remaining == 6
+    answer = await client.check_all(
+        [Descriptor(None, "api.search", entity=entity), Descriptor("ip", "api.search", user)]
+    )
+    assert [(one.scope, one.entity) for one in answer.results] == [("user", entity), ("ip", None)]
+    [left] = await client.batch([Check(None, "api.search", entity=entity, dry_run=True)])
+    assert left.tokens_remaining == 5
+    async with client.acquire(entity=entity, resource="api.search", tokens=5):
+        pass
+    assert not (await client.take(entity=entity, resource="api.search")).allowed
+    assert (await client.explain(entity=entity, resource="api.search"))["policy"][
+        "name"
+    ] == "search"
 
 
 @with_client

@@ -56,8 +56,12 @@ BAD_CHECKS: list[tuple[tuple[Any, ...], str]] = [
 BAD_WORDS: dict[str, list[dict[str, Any]]] = {
     "check": [
         {"scope": ""}, {"dry_run": 1}, {"metadata": {"a": 1}}, {"metadata": "a"}, {"endpoint": 1},
-        {"wait": -1}, {"wait": True}, {"wait": float("inf")},
+        {"wait": -1}, {"wait": True}, {"wait": float("inf")}, {"amounts": {}},
+        {"amounts": {"rpm": 1}, "tokens": 1}, {"entity": "key-1"},
     ],
+    "take": [{"amounts": {}}, {"entity": "key-1"}, {"tokens": 0}, {"wait": -1}],
+    "peek": [{"amounts": {"rpm": 1}, "tokens": 1}, {"entity": "key-1"}, {"scope": ""}],
+    "explain": [{"entity": "key-1"}],
     "acquire": [
         {"amounts": {}}, {"amounts": {"rpm": 1}, "tokens": 1}, {"ttl_s": 0}, {"ttl_s": 1.5},
         {"on_error": "forget"}, {"on_expiry": "forget"}, {"wait": "long"},
@@ -67,6 +71,12 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     *(("check", args, {}, words) for args, words in BAD_CHECKS),
     *((verb, ("a", "r"), options, next(iter(options)))
       for verb, cases in BAD_WORDS.items() for options in cases),
+    ("take", (None, "r"), {"entity": "key-1", "scope": "ip"}, "entity"),
+    ("take", (None, "r"), {}, "identifier"),
+    ("take", ("a",), {}, "resource"),
+    ("take", (), {"entity": "", "resource": "r"}, "entity"),
+    ("check_all", ([(None, "r")],), {}, "scope"),
+    ("check_all", ([("user", "r", None, None, None, "key-1")],), {}, "entity"),
     ("acquire", ("a", "r"), {"amounts": {"rpm": True}}, "rpm"),
     ("acquire", ("a", "r"), {"amounts": {"rpm": -1}}, "rpm"),
     *(("batch", (checks,), {}, "checks") for checks in ([], [("a",)], [("a", "r")] * 10_001)),

@@ -25,7 +25,6 @@ SMALL = {
     "integrations/flask.py",  # imports flask: one module per framework
     "integrations/httpx.py",  # imports httpx: one module per library
     "integrations/requests.py",  # imports requests: one module per library
-    "service/settings.py",  # the lowest of the service: what decides and what serves both read it
     "stores/dynamodb/sharding/shares.py",  # arithmetic below the protocol, which sharding uses
 }
 # Users import these from one package each: the library's and the client's lease, and the rate limit
@@ -39,12 +38,12 @@ BUDGETS = {
     "admin": 1374,
     "aws": 3132,
     "cli": 3669,
-    "client": 1559,
-    "core": 4134,
+    "client": 1637,
+    "core": 4167,
     "declare": 684,
     "integrations": 1898,
     "layers": 1386,
-    "service": 11222,
+    "service": 11547,
     "stores": 13135,
     "testing": 1656,
     "transport": 1758,

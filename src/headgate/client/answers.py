@@ -119,6 +119,7 @@ class CheckAnswer:
     dry_run: bool = False
     scope: str | None = None
     resource: str | None = None
+    entity: str | None = None
     headers: Fields = field(default=(), repr=False, compare=False)
     at_ms: int = field(default=0, repr=False, compare=False)
 
@@ -221,6 +222,7 @@ def read_check(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0
         document.get("dry_run") is True,
         _text(document.get("scope")),
         _text(document.get("resource")),
+        _text(document.get("entity")),
         headers,
         at_ms,
     )
@@ -279,8 +281,8 @@ def read_health(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 
 def _find_result(results: tuple[CheckAnswer, ...], name: object) -> CheckAnswer | None:
     if not isinstance(name, dict):
         return None
-    wanted = (name.get("scope"), name.get("resource"))
-    return next((one for one in results if (one.scope, one.resource) == wanted), None)
+    wanted = (name.get("scope"), name.get("resource"), name.get("entity"))
+    return next((one for one in results if (one.scope, one.resource, one.entity) == wanted), None)
 
 
 def _objects(document: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

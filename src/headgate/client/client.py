@@ -31,6 +31,8 @@ from headgate.client.flow import (
     parse_wait_ms,
 )
 from headgate.client.requests import (
+    PEEK,
+    TAKE,
     ApiCall,
     Check,
     Descriptor,
@@ -249,11 +251,12 @@ class BaseClient(Generic[Context]):
 
     def acquire(
         self,
-        identifier: str,
-        resource: str,
+        identifier: str | None = None,
+        resource: str | None = None,
         tokens: int | None = None,
         *,
         amounts: Mapping[str, int] | None = None,
+        entity: str | None = None,
         scope: str = "user",
         metadata: Mapping[str, str] | None = None,
         endpoint: str | None = None,
@@ -269,8 +272,10 @@ class BaseClient(Generic[Context]):
         when `ttl_s` is over and nobody ended the lease.
         """
         keep = parse_outcome("on_error", on_error) == "keep"
-        check = Check(identifier, resource, tokens, scope, False, metadata, endpoint)
-        call = acquire_call(check, amounts, ttl_s, on_expiry or on_error, self._namespace)
+        check = Check(
+            identifier, resource, tokens, scope, False, metadata, endpoint, amounts, entity
+        )
+        call = acquire_call(check, ttl_s, on_expiry or on_error, self._namespace)
         return self._context_type(self._flow, call, self._namespace, parse_wait_ms(wait), keep)
 
 
@@ -287,20 +292,62 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
     _is_blocking = False
     _context_type = AsyncLeaseContext
 
-    async def check(
+    async def take(
         self,
-        identifier: str,
-        resource: str,
+        identifier: str | None = None,
+        resource: str | None = None,
         tokens: int | None = None,
         *,
+        amounts: Mapping[str, int] | None = None,
+        entity: str | None = None,
+        scope: str = "user",
+        metadata: Mapping[str, str] | None = None,
+        endpoint: str | None = None,
+        wait: float | None = None,
+    ) -> CheckAnswer:
+        """Takes the tokens, or the amounts by limit name, or says how long to wait."""
+        check = Check(
+            identifier, resource, tokens, scope, False, metadata, endpoint, amounts, entity
+        )
+        call = check_call(check, self._namespace, TAKE)
+        return await self._flow.check(call, parse_wait_ms(wait))
+
+    async def peek(
+        self,
+        identifier: str | None = None,
+        resource: str | None = None,
+        tokens: int | None = None,
+        *,
+        amounts: Mapping[str, int] | None = None,
+        entity: str | None = None,
+        scope: str = "user",
+        metadata: Mapping[str, str] | None = None,
+        endpoint: str | None = None,
+    ) -> CheckAnswer:
+        """What `take` would be answered now; takes nothing."""
+        check = Check(
+            identifier, resource, tokens, scope, False, metadata, endpoint, amounts, entity
+        )
+        return await self._flow.check(check_call(check, self._namespace, PEEK), 0)
+
+    async def check(
+        self,
+        identifier: str | None = None,
+        resource: str | None = None,
+        tokens: int | None = None,
+        *,
+        amounts: Mapping[str, int] | None = None,
+        entity: str | None = None,
         scope: str = "user",
         dry_run: bool = False,
         metadata: Mapping[str, str] | None = None,
         endpoint: str | None = None,
         wait: float | None = None,
     ) -> CheckAnswer:
-        """Takes the tokens or says how long to wait; `dry_run` takes nothing."""
-        check = Check(identifier, resource, tokens, scope, dry_run, metadata, endpoint)
+        """What `take` was called first: the same call, and with `dry_run` what `peek` is."""
+        check = Check(
+            identifier, resource, tokens, scope, dry_run, metadata, endpoint, amounts, entity
+        )
         return await self._flow.check(check_call(check, self._namespace), parse_wait_ms(wait))
 
     async def batch(self, checks: Iterable[Check | tuple[Any, ...]]) -> tuple[BatchResult, ...]:
@@ -333,10 +380,16 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
         return await self._flow.check_all(call, parse_wait_ms(wait))
 
     async def explain(
-        self, identifier: str, resource: str, *, scope: str = "user"
+        self,
+        identifier: str | None = None,
+        resource: str | None = None,
+        *,
+        entity: str | None = None,
+        scope: str = "user",
     ) -> dict[str, Any]:
         """Which policy and which level give each limit: the service's document."""
-        return await self._flow.document(explain_call(identifier, resource, scope, self._namespace))
+        check = Check(identifier, resource, scope=scope, entity=entity)
+        return await self._flow.document(explain_call(check, self._namespace))
 
     async def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -368,6 +421,8 @@ class Client(BaseClient[LeaseContext]):
     _is_blocking = True
     _context_type = LeaseContext
 
+    take = blocking(AsyncClient.take)
+    peek = blocking(AsyncClient.peek)
     check = blocking(AsyncClient.check)
     batch = blocking(AsyncClient.batch)
     check_all = blocking(AsyncClient.check_all)

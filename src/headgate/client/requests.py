@@ -15,9 +15,12 @@ from headgate.transport.http1 import Fields
 
 AMOUNT_MAX = 2**53 - 1
 ITEMS_MAX = 10_000
-OPTIONAL = frozenset({"tokens", "metadata", "endpoint"})
+OPTIONAL = frozenset({"tokens", "metadata", "endpoint", "amounts", "entity"})
+DEFAULT_SCOPE = "user"
 
-CHECK = "/v1/ratelimit/check"
+TAKE = "/v1/ratelimit/take"
+PEEK = "/v1/ratelimit/peek"
+CHECK = "/v1/ratelimit/check"  # what take was called first
 BATCH = "/v1/ratelimit/batch"
 CHECK_ALL = "/v1/ratelimit/acquire"
 LEASES = "/v1/leases"
@@ -45,35 +48,40 @@ class ApiCall(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One of a batch of checks."""
+    """One of a batch of checks. With an entity the identifier is None."""
 
-    identifier: str
-    resource: str
+    identifier: str | None
+    resource: str | None
     tokens: int | None = None
-    scope: str = "user"
+    scope: str = DEFAULT_SCOPE
     dry_run: bool = False
     metadata: Mapping[str, str] | None = None
     endpoint: str | None = None
+    amounts: Mapping[str, int] | None = None
+    entity: str | None = None
 
 
 class Descriptor(NamedTuple):
     """One of several limits to pass at once. Without an identifier the service finds it in the
-    request or its metadata."""
+    request or its metadata. With an entity the scope is None."""
 
-    scope: str
+    scope: str | None
     resource: str
     identifier: str | None = None
     tokens: int | None = None
+    amounts: Mapping[str, int] | None = None
+    entity: str | None = None
 
 
-def check_call(check: Check, namespace: str | None) -> ApiCall:
-    return _post(CHECK, check.dry_run, namespace, _fields(check._asdict()))
+def check_call(check: Check, namespace: str | None, path: str = CHECK) -> ApiCall:
+    is_repeatable = check.dry_run or path == PEEK
+    return _post(path, is_repeatable, namespace, _asked(check))
 
 
 def batch_call(checks: Iterable[Check | tuple[Any, ...]], namespace: str | None) -> ApiCall:
     listed = _items_of("checks", Check, checks, "identifier, resource, …")
     is_repeatable = all(one.dry_run for one in listed)
-    items = [_fields(one._asdict()) for one in listed]
+    items = [_asked(one) for one in listed]
     return _post(BATCH, is_repeatable, namespace, {"requests": items})
 
 
@@ -83,23 +91,13 @@ def check_all_call(
     """`shared` is what descriptors that do not say it themselves take from the request."""
     listed = _items_of("descriptors", Descriptor, descriptors, "scope, resource, …")
     optional = OPTIONAL | {"identifier", "scope"}
-    items = [_fields(one._asdict(), optional - {"scope"}) for one in listed]
+    items = [_asked(one) for one in listed]
     fields = {"descriptors": items, **_fields(shared, optional)}
     return _post(CHECK_ALL, shared["dry_run"], namespace, fields)
 
 
-def acquire_call(
-    check: Check,
-    amounts: Mapping[str, int] | None,
-    ttl_s: int | None,
-    on_expiry: str,
-    namespace: str | None,
-) -> ApiCall:
-    if amounts is not None and check.tokens is not None:
-        raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
-    fields = {**_fields(check._asdict()), "on_expiry": parse_outcome("on_expiry", on_expiry)}
-    if amounts is not None:
-        fields["amounts"] = parse_amounts(amounts, least=0)
+def acquire_call(check: Check, ttl_s: int | None, on_expiry: str, namespace: str | None) -> ApiCall:
+    fields = {**_asked(check), "on_expiry": parse_outcome("on_expiry", on_expiry)}
     if ttl_s is not None:
         fields["ttl_seconds"] = parse_whole("ttl_s", ttl_s, least=1)
     return _post(LEASES, False, namespace, fields, undoable=True)
@@ -133,8 +131,10 @@ def lease_call(
     return _post(path, verb == "settle" or is_whole, namespace, fields)
 
 
-def explain_call(identifier: str, resource: str, scope: str, namespace: str | None) -> ApiCall:
-    query = _fields({"scope": scope, "identifier": identifier, "resource": resource})
+def explain_call(check: Check, namespace: str | None) -> ApiCall:
+    query = _asked(check)
+    if check.entity is not None:
+        query["entity_id"] = query.pop("entity")
     if namespace is not None:
         query["namespace"] = namespace
     return ApiCall("GET", f"{EXPLAIN}?{urlencode(query)}", None, True)
@@ -209,6 +209,24 @@ def _items_of(field: str, kind: type[Item], given: Iterable[Any], shown: str) ->
 # The fields of a request, each checked by its own rule.
 
 
+def _asked(one: Check | Descriptor) -> dict[str, Any]:
+    """The fields of who is asked about and for how much, where they go together."""
+    given = one._asdict()
+    optional: frozenset[str] = OPTIONAL
+    usual_scope: str | None = DEFAULT_SCOPE
+    if one.amounts is not None and one.tokens is not None:
+        raise ValidationError("amounts", one.amounts, "and tokens are both given; say one of them")
+    if isinstance(one, Descriptor):
+        optional, usual_scope = OPTIONAL | {"identifier"}, None
+    if one.entity is not None:
+        if one.identifier is not None or one.scope not in (None, usual_scope):
+            raise ValidationError(
+                "entity", one.entity, "stands in place of identifier and scope; say one of them"
+            )
+        del given["scope"], given["identifier"]
+    return _fields(given, optional)
+
+
 def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> dict[str, Any]:
     """What was given, checked; what is optional and was not given is left out."""
     checked: dict[str, Any] = {}
@@ -219,10 +237,12 @@ def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> di
             parse_resource(value)
         elif name == "tokens":
             parse_whole(name, value, least=1)
+        elif name == "amounts":
+            parse_amounts(value, least=0)
         elif not _RULES[name][0](value):
             raise ValidationError(name, value, _RULES[name][1])
         if value is not False:  # of dry_run
-            checked[name] = dict(value) if name == "metadata" else value
+            checked[name] = dict(value) if name in ("metadata", "amounts") else value
     return checked
 
 
@@ -238,6 +258,7 @@ def _is_str_mapping(values: object) -> bool:
 
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "identifier": (partial(_is_text, 256), "must be text of 1 to 256 characters"),
+    "entity": (partial(_is_text, 256), "must be text of 1 to 256 characters"),
     "scope": (partial(_is_text, 64), "must be text of 1 to 64 characters"),
     "dry_run": (lambda value: type(value) is bool, "must be True or False"),
     "metadata": (_is_str_mapping, "must map str to str"),

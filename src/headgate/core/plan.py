@@ -6,7 +6,7 @@ hand. `plan_cache` says how plans get there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -29,20 +29,49 @@ class Each:
         self.tokens = parse_amount("tokens", tokens)
 
 
-ONE_EACH = Each(1)
+class Tokens:
+    """That much of the limit that `tokens` means where a caller names none.
+
+    It is the only limit there is; limits on trial beside it, which refuse nobody, count along.
+    Where there are several it is those that `counts` names, and where that names none of them
+    either, it is an error, or with `every` all of them.
+    """
+
+    __slots__ = ("counts", "every", "tokens")
+
+    def __init__(self, tokens: int, counts: Collection[str] = (), *, every: bool = False) -> None:
+        self.tokens = parse_amount("tokens", tokens)
+        self.counts = counts
+        self.every = every
 
 
-Amounts = Mapping[str, int] | Each
+ONE_TOKEN = Tokens(1)
+
+
+def names_of(names: tuple[str, ...], refusing: int, asked: Tokens) -> tuple[str, ...]:
+    """The limits that tokens mean, of those there are; `refusing` of them are not on trial."""
+    counted = tuple(name for name in names if name in asked.counts)
+    if counted or asked.every or refusing < 2:
+        return counted or names
+    raise ValidationError(
+        "tokens", asked.tokens,
+        f"could mean each of several limits here: {', '.join(names)}; send amounts by limit name "
+        f"instead, or have the policy say counts_tokens at the limit they mean",
+    )  # fmt: skip
+
+
+Amounts = Mapping[str, int] | Each | Tokens
 
 
 class Slot:
     """One bucket of a plan: its key, its terms and the most that can be asked of each limit."""
 
-    __slots__ = ("bounds", "each_max", "key", "names", "terms")
+    __slots__ = ("bounds", "each_max", "key", "names", "refusing", "terms")
 
     names: tuple[str, ...]
     bounds: tuple[tuple[str, int], ...]
     each_max: int
+    refusing: int  # how many of its limits are not on trial
 
     def __init__(self, key: BucketKey, terms: Terms, like: Slot | None = None) -> None:
         """`like` is a slot under the same terms."""
@@ -50,6 +79,7 @@ class Slot:
         self.terms = terms
         if like is not None:
             self.names, self.bounds, self.each_max = like.names, like.bounds, like.each_max
+            self.refusing = like.refusing
             return
         self.names = tuple(spec.name for spec in terms.specs)
         self.bounds = tuple(
@@ -57,6 +87,7 @@ class Slot:
             for spec in terms.specs
         )
         self.each_max = min((most for _, most in self.bounds), default=0)
+        self.refusing = sum(not spec.soft for spec in terms.specs)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -80,18 +111,20 @@ class Plan:
         # Demands are never changed, so those for one of each limit are made once, and those of the
         # latest amounts serve again where a caller asks for the same, as most do. The amounts are
         # checked against the bounds of each limit every time.
-        if consume is ONE_EACH:
+        if consume is ONE_TOKEN:
             if self._one is None:
-                self._one = tuple(self.demands(Each(1)))
+                self._one = tuple(self.demands(Tokens(1)))
             return self._one
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
-            if type(consume) is not Each:
+            if type(consume) is not Tokens and type(consume) is not Each:
                 raise ValidationError("consume", consume, "must map limit names to amounts")
-            if len(self.slots) == 1 and consume.tokens <= slot.each_max:
-                line = (consume.tokens * MILLI,) * len(slot.names)
-                return [Demand(slot.key, slot.terms, line)]
-            consume = dict.fromkeys(slot.names, consume.tokens)
+            names, tokens = slot.names, consume.tokens
+            if len(names) > 1 and type(consume) is Tokens:
+                names = names_of(names, slot.refusing, consume)
+            if names is slot.names and len(self.slots) == 1 and tokens <= slot.each_max:
+                return [Demand(slot.key, slot.terms, (tokens * MILLI,) * len(names))]
+            consume = dict.fromkeys(names, tokens)
         amounts: list[int | None] = []
         known = 0
         for name, most in slot.bounds:

@@ -26,7 +26,12 @@ from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics import ServiceMetrics, WorkerMetrics
 from headgate.service.policies.policies import FileAuditor, ReloadResult, Watcher, audit_policies
-from headgate.service.settings import OnUndecided, OnUnknown, ServiceSettings
+from headgate.service.settings import (
+    DEFAULT_AMOUNT_MAX,
+    OnUndecided,
+    OnUnknown,
+    ServiceSettings,
+)
 
 if TYPE_CHECKING:
     from headgate.service.tracing import Spans
@@ -54,6 +59,7 @@ class Options:
     fail_open: bool | None = None
     unknown: OnUnknown = OnUnknown.CREATE
     new_identifiers_per_minute: int = 0  # 0 is no bound
+    amount_max: int = DEFAULT_AMOUNT_MAX
     envoy_undecided: OnUndecided = OnUndecided.REFUSE
     deadline_ms: int = DEADLINE_MS
     open_metrics: bool = False
@@ -145,6 +151,7 @@ class Program:
                 fail_open=bool(options.fail_open),
                 unknown=options.unknown,
                 new_identifiers=Limit.per_minute("new_identifiers", most) if most else None,
+                amount_max=options.amount_max,
             ),
             on_answer=metrics.count_answer,
             on_admitted=metrics.count_admitted,

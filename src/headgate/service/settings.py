@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any
 
 from headgate.core.errors import ValidationError
-from headgate.core.limits import Limit
+from headgate.core.limits import AMOUNT_MAX, Limit
+
+# A context of a million tokens, and its answer, are asked for at once; a slip of the pen is not.
+DEFAULT_AMOUNT_MAX = 2_000_000
 
 
 class OnUnknown(StrEnum):
@@ -28,10 +32,18 @@ class OnUndecided(StrEnum):
     ALLOW = "allow"
 
 
-def check_numbers(settings: Any, most: int, *, may_be_zero: Collection[str] = ()) -> None:
-    """Raises where an int field of a dataclass is something else, or out of bounds."""
+def check_numbers(
+    settings: Any,
+    usual_max: int,
+    *,
+    may_be_zero: Collection[str] = (),
+    also: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Raises where an int field of a dataclass is something else, or out of bounds: `usual_max`, or
+    what `also` says of it."""
     for one in fields(settings):
         value, least = getattr(settings, one.name), 0 if one.name in may_be_zero else 1
+        most = also.get(one.name, usual_max)
         if one.type == "int" and (type(value) is not int or not least <= value <= most):
             raise ValidationError(one.name, value, f"must be an int from {least} to {most}")
 
@@ -39,7 +51,8 @@ def check_numbers(settings: Any, most: int, *, may_be_zero: Collection[str] = ()
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """`new_identifiers` bounds how many identifiers that nobody registered may appear in a
-    namespace; more are refused, each with TOO_MANY_NEW_IDENTIFIERS. None is no bound."""
+    namespace; more are refused, each with TOO_MANY_NEW_IDENTIFIERS. None is no bound.
+    `amount_max` is the most that may be asked of a limit at once."""
 
     fail_open: bool = False
     unknown: OnUnknown = OnUnknown.CREATE
@@ -47,9 +60,10 @@ class ServiceSettings:
     namespaces_max: int = 1_000
     cache_entries_max: int = 100_000
     leases_max: int = 100_000
+    amount_max: int = DEFAULT_AMOUNT_MAX
 
     def __post_init__(self) -> None:
-        check_numbers(self, 10**9)
+        check_numbers(self, 10**9, also={"amount_max": AMOUNT_MAX})
         if type(self.fail_open) is not bool:
             raise ValidationError("fail_open", self.fail_open, "must be True or False")
         if not isinstance(self.unknown, OnUnknown):

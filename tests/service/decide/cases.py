@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate import Limit
 from headgate.core.errors import StoreDenied, StoreTrouble
 from headgate.service.settings import OnUnknown
 from tests.service.decide.kit import DOWN, World
@@ -32,8 +33,15 @@ class Case:
     before: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     advance_ms: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    stored: tuple[tuple[str, str, str], ...] = ()  # an entity, a resource and a limit of its own
     down: StoreTrouble | None = None
     code: str | None = None
+
+
+AMBIGUOUS = (
+    "could mean each of several limits here: rpm, tpm; send amounts by limit name instead, or have "
+    "the policy say counts_tokens at the limit they mean"
+)
 
 
 def ask(**more: Any) -> dict[str, Any]:
@@ -44,12 +52,22 @@ def took(tokens: int, **more: Any) -> tuple[str, dict[str, Any]]:
     return ("check", ask(tokens=tokens, **more))
 
 
+def chat(**amounts: int) -> dict[str, Any]:
+    return ask(resource="chat", amounts=amounts)
+
+
+def named(entity: str, **more: Any) -> dict[str, Any]:
+    return {"entity": entity, "resource": "api.search", **more}
+
+
 def bad(name: str, request: Any, field_name: str, verb: str = "check", **more: Any) -> Case:
     body = {"code": "INVALID_REQUEST", "field": field_name, "status": 400}
     headers = {"x-ratelimit-limit": None, "retry-after": None}
     return Case(f"bad {name}", request, 400, body, headers, verb, code="INVALID_REQUEST", **more)
 
 
+BOTH = {"tokens": 3, "hourly": 3}
+KEY_1 = (("key-1", "api.search", "9/second"),)
 USER_AND_IP = {
     "identifier": "user_12345",
     "descriptors": [
@@ -110,12 +128,12 @@ DECISIONS = [
          {"tokens_remaining": 999}),
     Case("names are escaped in headers", ask(scope="tenant"), 200, {},
          {"ratelimit-policy": '"ten\\"ant\\\\";q=8;w=8'}),
-    Case("several limits in one policy", ask(resource="both", tokens=3), 429,
+    Case("several limits in one policy", ask(resource="both", amounts=BOTH), 429,
          {"tokens_remaining": 1, "tokens_capacity": 4, "retry_after_seconds": 2.0,
           "violated-policies": ["pair.tokens"]},
          {"ratelimit-policy": '"pair.tokens";q=4;w=4, "pair.hourly";q=6;w=3600',
           "ratelimit": '"pair.tokens";r=1;t=2, "pair.hourly";r=3;t=600'},
-         before=(took(3, resource="both"),), code="RATE_LIMIT_EXCEEDED"),
+         before=(("check", ask(resource="both", amounts=BOTH)),), code="RATE_LIMIT_EXCEEDED"),
     Case("a policy on trial never refuses", ask(resource="trial", tokens=2), 200,
          {"allowed": True, "shadowed": True, "tokens_remaining": 1},
          before=(took(1, resource="trial"),)),
@@ -166,6 +184,97 @@ UNKNOWN = [
          code="NOT_FOUND"),
 ]  # fmt: skip
 
+AMOUNTS = [
+    Case("amounts by limit", chat(rpm=1, tpm=500), 200,
+         {"allowed": True, "tokens_remaining": 2, "tokens_capacity": 3},
+         {"ratelimit": '"chat.rpm";r=2;t=20, "chat.tpm";r=999500;t=1'}),
+    Case("an amount of one limit leaves the others alone", chat(tpm=500), 200,
+         {"tokens_remaining": 999_500}, {"ratelimit": '"chat.tpm";r=999500;t=1'},
+         before=(("check", chat(rpm=3)),)),
+    Case("limited by one of several", chat(rpm=1, tpm=500), 429,
+         {"violated-policies": ["chat.rpm"], "retry_after_seconds": 20.0},
+         before=(("check", chat(rpm=3)),), code="RATE_LIMIT_EXCEEDED"),
+    Case("what one limit refused no other has given", chat(tpm=1_000_000), 200,
+         {"tokens_remaining": 0}, before=(("check", chat(rpm=3)), ("check", chat(rpm=1, tpm=9)))),
+    Case("amounts of a policy with one limit", ask(amounts={"tokens": 4}), 200,
+         {"tokens_remaining": 6, "tokens_capacity": 10},
+         {"ratelimit": '"search_user";r=6;t=1'}),
+    Case("an amount that never fits", chat(rpm=4, tpm=1), 422, {"field": "amounts.rpm"},
+         code="DEMAND_TOO_LARGE"),
+    Case("an amount of a limit there is not", chat(rpm=1, tmp=500), 400,
+         {"field": "amounts.tmp",
+          "detail": "is not a limit of user:user_12345 on chat; it has rpm, tpm"},
+         code="INVALID_REQUEST"),
+    Case("tokens where the policy says of which limit", ask(resource="counted", tokens=500), 200,
+         {"tokens_remaining": 999_500, "tokens_capacity": 1_000_000},
+         {"ratelimit": '"counted.tpm";r=999500;t=1'}),
+    Case("amounts where the policy says what tokens are",
+         ask(resource="counted", amounts={"rpm": 1}), 200, {"tokens_remaining": 2}),
+    Case("tokens count for limits on trial as well", ask(resource="half", tokens=3), 200,
+         {"shadowed": True, "tokens_remaining": 1}),
+    Case("a context of a million tokens", chat(tpm=1_000_000), 200, {"tokens_remaining": 0}),
+]  # fmt: skip
+
+SEVERAL_LIMITS = [
+    Case(f"{what} of several limits", ask(resource="chat", **more), 400,
+         {"field": "tokens", "detail": AMBIGUOUS}, code="INVALID_REQUEST")
+    for what, more in (("tokens", {"tokens": 1}), ("nothing said", {}),
+                       ("the endpoint's cost", {"endpoint": "/api/ml/predict"}))
+]  # fmt: skip
+
+NAMES = [
+    Case("take is check", ask(tokens=4), 200, {"tokens_remaining": 6, "dry_run": MISSING},
+         verb="take"),
+    Case("take takes", ask(tokens=1), 429, {"allowed": False}, verb="take",
+         before=(("take", ask(tokens=10)),), code="RATE_LIMIT_EXCEEDED"),
+    Case("peek takes nothing", ask(tokens=10), 200, {"tokens_remaining": 0},
+         before=(("peek", ask(tokens=10)), ("peek", ask(tokens=10)))),
+    Case("peek tells", chat(rpm=1, tpm=7), 200, {"dry_run": True, "tokens_remaining": 3},
+         verb="peek"),
+    Case("peek says no", ask(tokens=2), 429,
+         {"allowed": False, "dry_run": True, "retry_after_seconds": 0.5}, verb="peek",
+         before=(took(9),), code="RATE_LIMIT_EXCEEDED"),
+    Case("an entity by its name", named("key-1", tokens=4), 200,
+         {"tokens_remaining": 5, "tokens_capacity": 9}, {"ratelimit": '"tokens";r=5;t=1'},
+         stored=KEY_1),
+    Case("an entity is limited", named("key-1"), 429, {"allowed": False},
+         stored=KEY_1, before=(("check", named("key-1", tokens=9)),), code="RATE_LIMIT_EXCEEDED"),
+    Case("an entity has no policy", named("key-1"), 422, {"code": "CONFIGURATION_ERROR"},
+         code="CONFIGURATION_ERROR"),
+    Case("an entity nobody registered is denied", named("key-1"), 404, {"field": "entity"},
+         settings={"unknown": OnUnknown.DENY}, code="ENTITY_NOT_FOUND"),
+    Case("an entity of a scope is that scope's", named("user:user_12345", tokens=3), 200,
+         {"tokens_remaining": 3, "tokens_capacity": 10}, {"ratelimit": '"search_user";r=3;t=1'},
+         before=(took(4),)),
+    Case("a scope's entity may be named either way", ask(tokens=3), 200, {"tokens_remaining": 3},
+         before=(("check", named("user:user_12345", tokens=4)),)),
+    Case("an entity of no scope is nobody else's", ask(identifier="key-1"), 200,
+         {"tokens_remaining": 9}, stored=KEY_1, before=(("check", named("key-1", tokens=9)),)),
+    Case("an entity of a scope shares with the unknown", named("user:zoe"), 200,
+         {"tokens_remaining": 5}, before=(took(4),), settings={"unknown": OnUnknown.SHARED}),
+    Case("a batch of entities and amounts",
+         {"requests": [named("key-1", amounts={"tokens": 9}), chat(rpm=1, tpm=500), chat(tmp=1),
+                       ask(resource="chat"), named("key-1")]}, 200,
+         {"results": [{"status": 200, "tokens_remaining": 0},
+                      {"status": 200, "tokens_remaining": 2},
+                      {"status": 400, "field": "amounts.tmp"}, {"status": 400, "field": "tokens"},
+                      {"status": 429}]}, verb="batch", stored=KEY_1),
+    Case("all or none of entities and amounts",
+         {"descriptors": [{"entity": "key-1", "resource": "api.search", "amounts": {"tokens": 9}},
+                          {"scope": "user", "identifier": "u", "resource": "chat",
+                           "amounts": {"rpm": 1, "tpm": 500}}]}, 200,
+         {"tokens_remaining": 0, "most_restrictive": {"entity": "key-1", "resource": "api.search"}},
+         {"ratelimit": '"tokens";r=0;t=1, "chat.rpm";r=2;t=20, "chat.tpm";r=999500;t=1'},
+         verb="check_all", stored=KEY_1),
+    Case("an entity blocks",
+         {"descriptors": [{"entity": "key-1", "resource": "api.search"},
+                          {"scope": "user", "identifier": "u", "resource": "api.search"}]}, 429,
+         {"blocking": {"entity": "key-1", "resource": "api.search"}},
+         {"x-ratelimit-blocking-entity": "key-1", "x-ratelimit-blocking-scope": None},
+         verb="check_all", stored=KEY_1, before=(("check", named("key-1", tokens=9)),),
+         code="RATE_LIMIT_EXCEEDED"),
+]  # fmt: skip
+
 SEVERAL = [
     Case("all pass", USER_AND_IP, 200,
          {"allowed": True, "tokens_remaining": 3, "tokens_capacity": 4, "blocking": None,
@@ -202,7 +311,7 @@ BAD = [
     bad("misspelt", ask(dryrun=True), "dryrun"),
     bad("limits of one's own", ask(limits=[]), "limits"),
     *[bad(f"tokens {tokens!r:.20}", ask(tokens=tokens), "tokens")
-      for tokens in (0, -1, True, 1.0, "5", [1], 100_001, 10**50)],
+      for tokens in (0, -1, True, 1.0, "5", [1], 2_000_001, 10**50)],
     bad("dry_run", ask(dry_run="yes"), "dry_run"),
     *[bad(f"identifier {number}", ask(identifier=identifier), "identifier")
       for number, identifier in enumerate(["", "a\r\nb", "a\x00", "x" * 257, 7, "\ud800"])],
@@ -227,13 +336,46 @@ BAD = [
     bad("ttl", ask(ttl_seconds=0), "ttl_seconds", "acquire"),
     bad("outcome", ask(on_expiry="lose"), "on_expiry", "acquire"),
     bad("both amounts", ask(tokens=1, amounts={"tokens": 1}), "amounts", "acquire"),
+    bad("amounts and tokens", ask(tokens=1, amounts={"tokens": 1}), "amounts"),
+    bad("amounts and tokens of an item", {"requests": [ask(tokens=1, amounts={"tokens": 1})]},
+        "requests[0].amounts", "batch"),
+    bad("amounts and tokens of a descriptor",
+        {"descriptors": [{"scope": "global", "resource": "a", "tokens": 1, "amounts": {"a": 1}}]},
+        "descriptors[0].amounts", "check_all"),
+    bad("much of an item", {"requests": [ask(), ask(tokens=2_000_001)]}, "requests[1].tokens",
+        "batch"),
+    bad("much of a descriptor",
+        {"descriptors": [{"scope": "global", "resource": "a", "amounts": {"a": 2_000_001}}]},
+        "descriptors[0].amounts.a", "check_all"),
+    bad("much of all descriptors", {**USER_AND_IP, "tokens": 2_000_001}, "tokens", "check_all"),
+    bad("much of a lease", ask(amounts={"tokens": 2_000_001}), "amounts.tokens", "acquire"),
+    bad("no amounts", ask(amounts=[]), "amounts"),
+    bad("an amount below 0", chat(rpm=-1), "amounts.rpm"),
+    bad("a large amount", chat(tpm=2_000_001), "amounts.tpm"),
+    bad("an amount's name", ask(amounts={"a b": 1}), "amounts"),
+    bad("entity and identifier", named("key-1", identifier="a"), "entity"),
+    bad("entity and scope", named("key-1", scope="user"), "entity"),
+    bad("entity and identifier of a lease", named("key-1", identifier="a"), "entity", "acquire"),
+    bad("entity and scope of a descriptor",
+        {"descriptors": [{"entity": "key-1", "scope": "user", "resource": "a"}]},
+        "descriptors[0].entity", "check_all"),
+    bad("a descriptor of nobody", {"descriptors": [{"resource": "a"}]}, "descriptors[0].scope",
+        "check_all"),
+    *[bad(f"entity {number}", named(entity), "entity")
+      for number, entity in enumerate(["", "a b", "key\n", "@a", ":a", "x" * 257, 7])],
+    bad("dry_run of a peek", ask(dry_run=False), "dry_run", "peek"),
 ]  # fmt: skip
 
-CASES = [*DECISIONS, *OUTAGES, *UNKNOWN, *SEVERAL, *BAD]
+CASES = [*DECISIONS, *AMOUNTS, *SEVERAL_LIMITS, *NAMES, *OUTAGES, *UNKNOWN, *SEVERAL, *BAD]
 
 
 async def answer_to(case: Case, world: World, send: Callable[[str, Any], Awaitable[Any]]) -> Any:
     """What the request of a case is answered, after everything that comes before it."""
+    if case.stored:
+        operations = await world.service.namespace("default")
+        for entity_id, resource, limit in case.stored:
+            parsed = Limit.parse(limit, name="tokens")
+            await operations.set_limits(entity_id, [parsed], resource=resource)
     for verb, values in case.before:
         await send(verb, values)
     world.clock.advance(case.advance_ms)

@@ -18,6 +18,7 @@ from headgate.service.decide.requests import (
     parse_batch,
     parse_check,
     parse_descriptors,
+    parse_peek,
     parse_release,
     parse_settle,
 )
@@ -29,6 +30,8 @@ from headgate.testing import FakeClock, RecordingStore
 DOWN = Unreachable("connection refused at a secret address")
 PARSERS: dict[str, Callable[..., Any]] = {
     "check": parse_check,
+    "take": parse_check,
+    "peek": parse_peek,
     "batch": parse_batch,
     "check_all": parse_descriptors,
     "acquire": parse_acquire,
@@ -36,6 +39,7 @@ PARSERS: dict[str, Callable[..., Any]] = {
     "settle": parse_settle,
     "release": parse_release,
 }
+VERBS = {"take": "check", "peek": "check"}  # what a verb of the wires is called in the service
 
 
 class TableRules(Rules):
@@ -79,6 +83,8 @@ def rule(
     return Rule(name, [limit], shadow=shadow, level=level)
 
 
+RPM_AND_TPM = [Limit("rpm", 3, 3, 60), Limit("tpm", 1_000_000, 1_000_000, 60)]
+
 # What the table of cases runs under; wires load the same as a policy file.
 RULES = TableRules(
     {
@@ -88,6 +94,11 @@ RULES = TableRules(
         ("user", "trial"): rule("on_trial", 2, shadow=True),
         ("user", "both"): Rule(
             "pair", [Limit(TOKENS, 4, 1, 1), Limit("hourly", 6, 6, 3600)], level=EXACT
+        ),
+        ("user", "chat"): Rule("chat", RPM_AND_TPM, level=EXACT),
+        ("user", "counted"): Rule("counted", RPM_AND_TPM, level=EXACT, counts=("tpm",)),
+        ("user", "half"): Rule(
+            "half", [Limit(TOKENS, 4, 1, 1), Limit("strict", 2, 1, 1, soft=True)], level=EXACT
         ),
         ("ip", "api.search"): rule("search_ip", 4, 1),
         ("tenant", None): rule('ten"ant\\', 8, 1, level=SCOPE),
@@ -199,6 +210,6 @@ class World:
         """The answer to a verb with a JSON-like mapping, or the ServiceError."""
         given = (values,) if lease_id is None else (lease_id, values)
         try:
-            return await getattr(self.service, verb)(PARSERS[verb](*given))
+            return await getattr(self.service, VERBS.get(verb, verb))(PARSERS[verb](*given))
         except ServiceError as error:
             return error

@@ -23,7 +23,17 @@ from headgate.service.decide.answers import (
 from headgate.service.decide.problems import Code, ServiceError, problem_body
 from headgate.service.grpc.calls import values_of
 from headgate.service.http.messages import check_headers, combined_headers, problem_headers
-from tests.service.decide.cases import BAD, CASES, Case, answer_to, holds, judge
+from tests.service.decide.cases import (
+    AMOUNTS,
+    BAD,
+    CASES,
+    NAMES,
+    SEVERAL_LIMITS,
+    Case,
+    answer_to,
+    holds,
+    judge,
+)
 from tests.service.decide.kit import World
 from tests.service.envoy.kit import (
     OK,
@@ -102,7 +112,7 @@ UNSAYABLE = {
     "bad tokens 1.0", "bad tokens '5'",
     "bad tokens [1]", f"bad tokens {10**50!r:.20}", "bad dry_run", "bad identifier 4",
     "bad identifier 5", "bad scope 4", "bad scope 5", "bad resource 6", "bad metadata",
-    "bad metadata value", "bad descriptors",
+    "bad metadata value", "bad descriptors", "bad no amounts", "bad entity 6",
 }  # fmt: skip
 
 
@@ -126,7 +136,8 @@ async def test_case_over_grpc(case: Case) -> None:
 UNASKABLE = {
     "an endpoint's cost", "an unpriced endpoint costs 1", "tokens go before the endpoint's cost",
     "a dry run takes nothing", "a dry run says no", "a batch has a result each",
-    *(case.name for case in BAD),
+    "several limits in one policy",
+    *(case.name for case in (*BAD, *AMOUNTS, *SEVERAL_LIMITS, *NAMES)),
 }  # fmt: skip
 
 

@@ -23,7 +23,14 @@ from headgate.service.decide.requests import (
     CheckRequest,
     DescriptorsRequest,
 )
-from headgate.service.decide.rules import TOKENS, Rule, Rules, rule_for
+from headgate.service.decide.rules import (
+    TOKENS,
+    Rule,
+    Rules,
+    entity_id_of,
+    rule_for,
+    shared_entity_id,
+)
 from headgate.service.decide.service import Service
 from headgate.service.settings import OnUnknown, ServiceSettings
 from proof.size import sized
@@ -47,7 +54,7 @@ async def test_a_warm_check_is_one_store_call_and_no_catalog_call(world: World) 
 async def test_what_is_stored_goes_before_policies_as_a_whole(world: World) -> None:
     ns = await world.service.namespace("default")
     await ns.set_limits("user:vip", STORED)
-    answer = await world.ask("check", ask(identifier="vip", tokens=20))
+    answer = await world.ask("check", ask(identifier="vip", amounts={"rpm": 20, "tpm": 20}))
     assert answer.allowed
     assert [limit.limit_name for limit in answer.limits] == ["rpm", "tpm"]
     assert (answer.tokens_remaining, answer.tokens_capacity) == (10, 30)
@@ -58,6 +65,89 @@ async def test_what_is_stored_goes_before_policies_as_a_whole(world: World) -> N
     assert [given.level for given in explained.limits] == ["entity_default"] * 2
 
 
+async def test_a_policy_says_what_tokens_are_of_stored_limits() -> None:
+    """A lease is changed by the tokens of the limit it was taken by."""
+    counted = Rule("llm", [Limit.per_minute("tpm", 1000)], counts=("tpm",))
+    world = World(TableRules({("user", "llm"): counted}))
+    ns = await world.service.namespace("default")
+    await ns.set_resource_defaults("llm", STORED)
+    answer = await world.ask("check", ask(resource="llm", tokens=20))
+    assert [(one.limit_name, one.requested) for one in answer.limits] == [("tpm", 20)]
+    taken = await world.ask("acquire", ask(resource="llm", amounts={"rpm": 1, "tpm": 10}))
+    lease_id = taken.lease.lease_id
+    settled = await world.ask("settle", {"tokens": 7}, lease_id)
+    assert settled.held == {"rpm": 1, "tpm": 7}
+
+
+async def test_tokens_of_a_lease_on_several_limits_are_refused(world: World) -> None:
+    ns = await world.service.namespace("default")
+    await ns.set_limits("user:vip", STORED)
+    amounts = {"rpm": 1, "tpm": 10}
+    taken = await world.ask("acquire", ask(identifier="vip", amounts=amounts))
+    world.store.calls.clear()
+    for verb in ("settle", "release", "adjust"):
+        problem = await world.ask(verb, {"tokens": 7}, taken.lease.lease_id)
+        assert (problem.code, problem.field) == (Code.INVALID_REQUEST, "tokens")
+        assert "rpm, tpm" in problem.detail
+    assert world.store.verbs == []
+    settled = await world.ask("settle", {"amounts": {"rpm": 1, "tpm": 7}}, taken.lease.lease_id)
+    assert settled.held == {"rpm": 1, "tpm": 7}
+
+
+async def test_an_entity_of_a_scope_has_one_bucket_and_one_rule_however_it_is_named() -> None:
+    """S10: no name reaches another's bucket, and none gets round its own rule (with identifiers
+    that look like written ones, like shared buckets and like entities)."""
+    rules = {
+        ("user", None): rule("users", 10),
+        ("a.b", None): rule("x", 7),
+        (None, None): rule("all", 9),
+    }
+    world = World(TableRules(rules))
+    identifiers = ["ann", "a b", "a@20b", "@shared", "@@", ":", "user:ann", "é", "x" * 256, "1"]
+    seen: dict[str, tuple[str, str]] = {}
+    for scope in ("user", "a.b", "ip", "global"):
+        for identifier in identifiers:
+            entity_id = entity_id_of(scope, identifier)
+            assert seen.setdefault(entity_id, (scope, identifier)) == (scope, identifier)
+            one = {"scope": scope, "identifier": identifier, "resource": "r"}
+            before = await world.ask("check", one)
+            after = await world.ask("check", {"entity": entity_id, "resource": "r"})
+            assert after.tokens_remaining == before.tokens_remaining - 1
+            assert after.tokens_capacity == before.tokens_capacity
+            assert after.limits[0].limit_name == before.limits[0].limit_name
+    unscoped = ["ann", "users:ann", "acme:user:ann", "shared:@entities", "a:b", "User:ann"]
+    for entity in unscoped:  # none of them is anybody of a scope, whose rules they do not get
+        problem = await world.ask("check", {"entity": entity, "resource": "r"})
+        assert problem.code is Code.CONFIGURATION_ERROR
+        assert shared_entity_id("") != shared_entity_id(entity.partition(":")[0])
+
+
+async def test_a_refused_entity_is_explained_by_its_name(world: World) -> None:
+    ns = await world.service.namespace("default")
+    await ns.set_limits("key-1", [Limit.per_hour("rph", 1)])
+    asked = {"entity": "key-1", "resource": "api.search"}
+    await world.ask("check", asked)
+    refused = await world.ask("check", asked)
+    assert refused.instance == "/ui/explain?namespace=default&entity=key-1&resource=api.search"
+    assert (refused.scope, refused.entity) == ("", "key-1")
+
+
+async def test_how_much_may_be_asked_at_once_is_a_setting() -> None:
+    world = World(amount_max=5)
+    assert (await world.ask("check", ask(tokens=5))).allowed
+    for verb, request, field in (
+        ("check", ask(tokens=6), "tokens"),
+        ("check", ask(amounts={"tokens": 6}), "amounts.tokens"),
+        ("batch", {"requests": [ask(), ask(amounts={"tokens": 6})]}, "requests[1].amounts.tokens"),
+        ("acquire", ask(tokens=6), "tokens"),
+    ):
+        problem = await world.ask(verb, request)
+        assert (problem.code, problem.field) == (Code.INVALID_REQUEST, field)
+        assert problem.detail.endswith(" to 5")
+    dear = World(TableRules({(None, None): rule("dear", 10)}, costs={"/dear": 9}), amount_max=5)
+    assert (await dear.ask("check", ask(endpoint="/dear"))).tokens_remaining == 1
+
+
 async def test_where_nothing_is_stored_the_policies_default_counts_or_it_is_an_error() -> None:
     answer = await World(Rules()).ask("check", ask())
     assert (answer.tokens_remaining, answer.limits[0].limit_name) == (999, "global_default")
@@ -65,7 +155,7 @@ async def test_where_nothing_is_stored_the_policies_default_counts_or_it_is_an_e
     assert (await world.ask("check", ask())).code is Code.CONFIGURATION_ERROR
     ns = await world.service.namespace("default")
     await ns.set_system_defaults(STORED)
-    assert (await world.ask("check", ask())).tokens_capacity == 30
+    assert (await world.ask("check", ask(amounts={"rpm": 1}))).tokens_capacity == 30
 
 
 async def test_new_rules_carry_the_level_over(world: World) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from headgate.core.limits import AMOUNT_MAX
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.request_bodies import (
     BATCH_MAX,
     DESCRIPTORS_MAX,
     LEASE_TTL_S_MAX,
-    TOKENS_MAX,
 )
 from headgate.service.decide.requests import (
     CheckRequest,
@@ -35,7 +35,14 @@ def test_a_request_is_what_was_asked() -> None:
 DESCRIPTOR = {"scope": "user", "resource": "a"}
 # The most that is taken, and what is one too many.
 BORDERS: list[tuple[Any, dict[str, Any], dict[str, Any], str]] = [
-    (parse_check, ask(tokens=TOKENS_MAX), ask(tokens=TOKENS_MAX + 1), "tokens"),
+    (parse_check, ask(tokens=AMOUNT_MAX), ask(tokens=AMOUNT_MAX + 1), "tokens"),
+    (parse_check, ask(amounts={"a": AMOUNT_MAX}), ask(amounts={"a": AMOUNT_MAX + 1}), "amounts.a"),
+    (parse_check, ask(amounts={"a" * 64: 0}), ask(amounts={"a" * 65: 0}), "amounts"),
+    (parse_check, ask(amounts={f"a{n}": 1 for n in range(16)}),
+     ask(amounts={f"a{n}": 1 for n in range(17)}), "amounts"),
+    (parse_check, {"entity": "x" * 256, "resource": "a"},
+     {"entity": "x" * 257, "resource": "a"}, "entity"),
+    (parse_check, {"entity": "a", "resource": "a"}, {"entity": "a\n", "resource": "a"}, "entity"),
     (parse_check, ask(identifier="x" * 256), ask(identifier="x" * 257), "identifier"),
     (parse_check, ask(resource="x" * 64), ask(resource="x" * 65), "resource"),
     (parse_check, ask(metadata={"k" * 64: ""}), ask(metadata={"k" * 65: ""}), "metadata"),
@@ -72,15 +79,15 @@ def test_bounds(parse: Any, good: dict[str, Any], bad: dict[str, Any], field: st
 @pytest.mark.parametrize(
     ("values", "field", "detail"),
     [
-        (ask(tokens=0), "tokens", f"must be a whole number from 1 to {TOKENS_MAX}"),
+        (ask(tokens=0), "tokens", f"must be a whole number from 1 to {AMOUNT_MAX}"),
         (ask(dry_run=1), "dry_run", "must be true or false"),
         (ask(tokens=None), "tokens", "must not be null; leave it out instead"),
         (ask(resource="a\n"), "resource", "must be a name of 1 to 64 characters: a letter, then "
          "letters, digits and _ . - / :"),
         ({"identifier": "a"}, "resource", "is missing; it must be a name of 1 to 64 characters: a "
          "letter, then letters, digits and _ . - / :"),
-        (ask(dryrun=True), "dryrun", "is an unknown field; allowed are: dry_run, endpoint, "
-         "identifier, metadata, namespace, resource, scope, tokens"),
+        (ask(dryrun=True), "dryrun", "is an unknown field; allowed are: amounts, dry_run, "
+         "endpoint, entity, identifier, metadata, namespace, resource, scope, tokens"),
         (ask(metadata={"a": 5}), "metadata.a", "must be text of 0 to 256 characters"),
         (ask(metadata={"\n": 5}), "metadata", "must be text of 0 to 256 characters"),
         (ask(metadata={"": "x"}), "metadata", "has a key that is not text of 1 to 64 characters"),

@@ -156,7 +156,39 @@ async def test_a_refusal_takes_nothing_of_the_others() -> None:
         assert (await should_rate_limit(wire, descriptor(*USER))).statuses[0].limit_remaining == 5
 
 
-@pytest.mark.parametrize("hits", [11, 100_001, 2**64 - 1])
+async def test_hits_are_of_every_limit_where_no_policy_says_of_which() -> None:
+    """A configuration that worked with two limits in one policy still works."""
+    world = World()
+    async with wired(world) as wire:
+        both = descriptor(("user", "ann"), ("resource", "both"))
+        reply = await should_rate_limit(wire, both, hits=3)
+        told = '"pair.tokens";r=1;t=1, "pair.hourly";r=3;t=600'
+        assert headers_of(reply)["ratelimit"] == told
+        assert (await should_rate_limit(wire, both, hits=3)).overall_code == OVER_LIMIT
+
+
+async def test_hits_are_of_the_limit_that_the_policy_names() -> None:
+    async with wired(World()) as wire:
+        counted = descriptor(("user", "ann"), ("resource", "counted"))
+        reply = await should_rate_limit(wire, counted, hits=900_000)
+        assert headers_of(reply)["ratelimit"] == '"counted.tpm";r=100000;t=1'
+        assert (await should_rate_limit(wire, counted, hits=200_000)).overall_code == OVER_LIMIT
+
+
+@pytest.mark.parametrize(("most", "code"), [(2_000_000, OK), (150_000, OVER_LIMIT)])
+async def test_hits_of_a_long_context_are_a_matter_of_the_setting(most: int, code: int) -> None:
+    """They were refused for ever; beyond what the service takes at once they still are."""
+    async with wired(World(amount_max=most)) as wire:
+        counted = descriptor(("user", "ann"), ("resource", "counted"))
+        reply = await should_rate_limit(wire, counted, hits=150_001)
+        assert reply.overall_code == code
+        if code == OVER_LIMIT:
+            assert body_of(reply)["code"] == "DEMAND_TOO_LARGE"
+            assert "150000 hits" in body_of(reply)["detail"]
+            assert "retry-after" not in headers_of(reply)
+
+
+@pytest.mark.parametrize("hits", [11, 2_000_001, 2**64 - 1])
 async def test_a_demand_that_never_fits_is_refused_not_let_pass(hits: int) -> None:
     async with wired(World()) as wire:
         for asked, more in ((descriptor(*USER), {"hits": min(hits, 2**32 - 1)}),

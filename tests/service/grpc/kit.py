@@ -58,6 +58,8 @@ async def wired(
 
 CALLS: dict[str, tuple[str, Any]] = {
     "check": ("CheckRateLimit", pb.CheckRateLimitRequest),
+    "take": ("Take", pb.CheckRateLimitRequest),
+    "peek": ("Peek", pb.CheckRateLimitRequest),
     "batch": ("BatchCheckRateLimit", pb.BatchCheckRateLimitRequest),
     "check_all": ("CheckAll", pb.CheckAllRequest),
     "acquire": ("Acquire", pb.AcquireRequest),
@@ -91,7 +93,8 @@ async def sent(wire: Wire, verb: str, values: Any, **more: Any) -> Any:
 def problem_of(error: grpc.aio.AioRpcError) -> ServiceError:
     trailing = {str(name): str(value) for name, value in error.trailing_metadata()}
     code = Code(trailing[CODE_KEY])
-    found = ServiceError(code, error.details() or "", field=trailing.get(FIELD_KEY))
+    field = trailing.get(FIELD_KEY)
+    found = ServiceError(code, (error.details() or "").removeprefix(f"{field} "), field=field)
     assert error.code() is grpc.StatusCode[found.code.grpc_status]
     if RETRY_KEY in trailing:
         found.retry_after_ms = int(trailing[RETRY_KEY])
@@ -136,6 +139,7 @@ def check_answer(reply: pb.CheckRateLimitResponse) -> CheckResult:
         maybe(reply, "degraded_reason"),
         reply.shadowed,
         reply.dry_run,
+        entity=maybe(reply, "entity"),
     )
 
 

@@ -24,6 +24,8 @@ HOST = (b"host", b"localhost")
 
 PATHS = {
     "check": "/v1/ratelimit/check",
+    "take": "/v1/ratelimit/take",
+    "peek": "/v1/ratelimit/peek",
     "batch": "/v1/ratelimit/batch",
     "check_all": "/v1/ratelimit/acquire",
     "acquire": "/v1/leases",

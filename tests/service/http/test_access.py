@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headgate import Limit
 from headgate.service.http.calls import Endpoint
 from headgate.service.http.messages import SANS
 from headgate.service.http.routes import ENDPOINTS
@@ -22,6 +23,7 @@ ASK = {"identifier": "ann", "resource": "api.search", "namespace": "here"}
 # A body that each route takes, for the namespace "here".
 BODIES: dict[str, Any] = {
     "Check": ASK,
+    "Peek": ASK,
     "Batch": {"requests": [{"identifier": "ann", "resource": "api.search"}], "namespace": "here"},
     "Descriptors": {
         "descriptors": [{"scope": "user", "resource": "api.search", "identifier": "ann"}],
@@ -202,6 +204,32 @@ async def test_another_entitys_lease_is_not_there(world: World) -> None:
         seen = await call_as(app, who, "GET", path, query="namespace=here")
         ended = await call_as(app, who, "POST", f"{path}/settle", {"namespace": "here"})
         assert (seen.status, ended.status) == (status, status), who
+
+
+async def test_a_key_names_the_entities_of_its_reach_and_no_others(world: World) -> None:
+    """A key for a namespace names any of them, one with a prefix those that begin with it."""
+    await world.repository.register_namespace("here")
+    ns = await world.service.namespace("here")
+    await ns.set_system_defaults([Limit.per_hour("rph", 100)])
+    app = app_of(world)
+    for entity, ann in (
+        ("user:ann", 200),
+        ("user:ann.two", 200),
+        ("key-1", 404),
+        ("user:bob", 404),
+    ):
+        named = {"entity": entity, "resource": "api.search"}
+        for path, body in (
+            ("ratelimit/take", named),
+            ("ratelimit/peek", named),
+            ("ratelimit/batch", {"requests": [named]}),
+            ("ratelimit/acquire", {"descriptors": [named]}),
+            ("leases", named),
+        ):
+            for who, status in (("ann", ann), ("check", 200), ("elsewhere", 404)):
+                said = await call_as(app, who, "POST", f"/v1/{path}", {**body, "namespace": "here"})
+                wanted = 201 if path == "leases" and status == 200 else status
+                assert said.status == wanted, (entity, path, who, said.content)
 
 
 async def test_what_is_open_to_everybody(world: World) -> None:

@@ -115,6 +115,31 @@ async def test_a_warm_check_is_a_short_walk() -> None:
     assert walk.is_within(calls=29, modules=12), walk
 
 
+async def test_a_warm_take_is_as_short_a_walk_with_amounts_of_an_entity() -> None:
+    """The same lane and the same templates for each name and each way to ask."""
+    program = Program.build(Options(store="memory://"))
+    await program.start()
+    ns = await program.service.namespace("default")
+    await ns.set_limits("key-1", [Limit.per_hour("rph", 1000)])
+    rest = Rest(program)
+    user = {"scope": "user", "identifier": "7", "resource": "api"}
+    named = {"entity": "key-1", "resource": "api"}
+    shortest = []
+    for path, body in (("check", user), ("take", user), ("take", {**user, "tokens": 2}),
+                       ("take", {**user, "amounts": {"tokens": 2}}), ("take", named),
+                       ("take", {**named, "amounts": {"rph": 2}})):  # fmt: skip
+        walks = []
+        for _ in range(8):
+            with walked() as walk:
+                await call(rest, "POST", f"/v1/ratelimit/{path}", body)
+            walks.append(walk)
+        shortest.append(min(walks, key=lambda walk: walk.calls))
+    await program.close()
+    assert all(map(has_short_answer, shortest)), shortest
+    assert shortest[0].steps == shortest[1].steps
+    assert all(walk.calls <= shortest[0].calls + 8 for walk in shortest), shortest
+
+
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/short.db"])
 def test_a_warm_check_has_a_short_answer(store: str, tmp_path: Path) -> None:
     walks = asyncio.run(warm_checks(store.format(tmp_path)))

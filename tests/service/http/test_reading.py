@@ -10,8 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.request_bodies import BatchBody, CheckBody
-from headgate.service.decide.requests import batch_request, check_request, parse_batch, parse_check
+from headgate.service.decide.request_bodies import BatchBody, CheckBody, PeekBody
+from headgate.service.decide.requests import (
+    batch_request,
+    check_request,
+    parse_batch,
+    parse_check,
+    parse_peek,
+)
 from headgate.service.http.calls import query_of
 from headgate.service.http.messages import (
     BATCH_BYTES_MAX,
@@ -184,7 +190,16 @@ ODD = [
         b'"identifier":"an\\u003an"', b'"identifier":"an:n"', b'"scope":"user"',
         b'"scope":"user","scope":"user"', b'"scope":null', b'"namespace":"default"',
         b'"namespace":"a:b"', b'"dry_run":true', b'"dry_runn":true', b'"metadata":{"k":"v"}',
-        b'"endpoint":"/x"',
+        b'"endpoint":"/x"', b'"amounts":{"rpm":1,"tpm":500}', b'"amounts":{"rpm":0}',
+        b'"amounts":{}', b'"amounts":[]', b'"amounts":null', b'"amounts":{"rpm":1.0}',
+        b'"amounts":{"rpm":true}', b'"amounts":{"rpm":-1}', b'"amounts":{"a b":1}',
+        b'"amounts":{"":1}', b'"amounts":{"rpm":1,"rpm":2}', b'"amounts":{"r\\u0070m":1}',
+        b'"amounts":{"rpm":1},"tokens":1', b'"amounts":{"rpm":1%b}' % (b"0" * 400),
+        b'"entity":"key-1"',
+    )],
+    *[b'{"resource":"api.search","entity":%b}' % more for more in (
+        b'"key-1"', b'"user:a@20b"', b'"key:1","tokens":5', b'"@a"', b'""', b'"a b"', b"null", b"7",
+        b'"a\\u003ab"', b'"key-1","scope":"user"', b'"key-1","entity":"key-1"',
     )],
     *[b'{"identifier":"%b","resource":"api.search"}' % identifier for identifier in (
         b"an:n", b'an:n","identifier":"ann', b"an\\u003an", b"a\\u0000", b"a\x7f", b"\xff",
@@ -209,12 +224,14 @@ def is_read_alike(fast: Any, parse: Any, body: bytes) -> bool:
 
 
 read_check = body_reader(CheckBody, check_request)
+read_peek = body_reader(PeekBody, check_request)
 read_batch = body_reader(BatchBody, batch_request)
 
 
 @pytest.mark.parametrize("body", ODD)
 def test_a_check_is_read_the_same_both_ways(body: bytes) -> None:
     assert is_read_alike(read_check, parse_check, body)
+    assert is_read_alike(read_peek, parse_peek, body)
 
 
 @pytest.mark.parametrize("body", ODD)
@@ -230,13 +247,16 @@ def test_a_batch_is_read_the_same_both_ways(body: bytes) -> None:
         assert is_read_alike(read_batch, parse_batch, document)
 
 
-FIELDS = st.sampled_from(["identifier", "resource", "scope", "tokens", "namespace", "dry_run", "x"])
+FIELDS = st.sampled_from(
+    ["identifier", "resource", "scope", "tokens", "namespace", "dry_run", "x", "entity", "amounts"]
+)
 VALUES = (
     st.sampled_from(["ann", "api.search", "user", "default", "a:b", "\\", '"', "é"])
     | st.integers(-2, 10**6)
     | st.booleans()
     | st.none()
     | st.floats(allow_nan=False)
+    | st.dictionaries(st.sampled_from(["rpm", "tpm", "a b", ""]), st.integers(-1, 9), max_size=3)
 )
 
 

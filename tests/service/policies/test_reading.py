@@ -99,6 +99,41 @@ def test_resolution_is_exact_then_scope_then_global_and_the_same_object_each_tim
     assert found.limits_for("user", "third") is scope
 
 
+CHAT = """\
+rate_limits:
+  - {name: chat_requests, scope: user, resource: chat, limit: rpm, capacity: 60, refill_rate: 1}
+  - {name: chat_tokens, scope: user, resource: chat, limit: tpm, capacity: 1000000,
+     refill_rate: 1000000/60, counts_tokens: true}
+"""
+
+
+def test_limits_have_names_and_a_policy_says_which_of_them_tokens_are() -> None:
+    found = good(CHAT)
+    rule = found.limits_for("user", "chat")
+    assert rule is not None
+    assert [limit.name for limit in rule.limits] == ["rpm", "tpm"]
+    assert rule.counts == ("tpm",)
+    shown = found.as_json()["rate_limits"]
+    assert [(one["limit"], one["counts_tokens"]) for one in shown] == [
+        ("rpm", False),
+        ("tpm", True),
+    ]
+    other = good(CHAT.replace("counts_tokens: true", "counts_tokens: false"))
+    new = other.with_rules_of(found).limits_for("user", "chat")
+    assert new is not rule, "what tokens are is part of a rule"
+    assert new is not None
+    assert new.counts == ()
+
+
+def test_what_is_wrong_with_the_names_of_limits_is_told() -> None:
+    twice = CHAT.replace("limit: tpm", "limit: rpm")
+    assert faults(twice) == ["p.yaml:3:61: the limit 'rpm' of user/chat is already on line 2"]
+    plain = CHAT.replace("limit: rpm, ", "").replace("limit: tpm", "limit: tokens")
+    assert faults(plain) == ["p.yaml:3:61: the limit 'tokens' of user/chat is already on line 2"]
+    assert "counts_tokens is '1'; write true or false" in faults(rule_with(counts_tokens="1"))[0]
+    assert "limit" in faults(rule_with(limit="a b"))[0]
+
+
 def test_the_global_default_can_be_set_and_switched_off() -> None:
     found = good("runtime: {default_limit: {capacity: 7, refill_rate: 0.5, shadow: true}}\n")
     rule = found.limits_for("user", "anything")
@@ -323,8 +358,9 @@ def test_as_json_tells_all_but_the_store() -> None:
     for url in ("redis://u:hunter2@[x", "redi://u:hunter2@x", "redis://u:hunter2@x?a=1&a=2"):
         assert "hunter2" not in "".join(faults(f"runtime: {{store: '{url}'}}\n"))
     assert told["rate_limits"][1] == {
-        "name": "anybody", "scope": "user", "resource": None, "capacity": 150,
-        "refill_amount": 1, "refill_period_seconds": 10, "shadow": False, "key_pattern": None,
+        "name": "anybody", "scope": "user", "resource": None, "limit": "tokens",
+        "capacity": 150, "refill_amount": 1, "refill_period_seconds": 10, "shadow": False,
+        "counts_tokens": False, "key_pattern": None,
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000

@@ -119,7 +119,11 @@ ASKED = ("namespace", "scope", "identifier", "entity", "resource")
 LOOK_S_MAX = 20.0
 # They take JSON only, which no other site's page can send. The routes below a lease are not among
 # them: to release one needs no body.
-HOT = ("/v1/ratelimit/check", "/v1/ratelimit/batch", "/v1/ratelimit/acquire", "/v1/leases")
+RATE_LIMIT = "/v1/ratelimit"
+HOT = (
+    *(f"{RATE_LIMIT}/{word}" for word in ("take", "peek", "check", "batch", "acquire")),
+    "/v1/leases",
+)
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 

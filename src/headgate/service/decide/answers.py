@@ -26,7 +26,7 @@ class CheckResult(NamedTuple):
     Remaining, capacity and reset are those of the tightest limit; None where no limit applies (an
     operator lets it pass) or none was asked (the store is away). `code` is None where it was
     allowed. `shadowed`: let pass although a policy on trial would have refused. `instance` is where
-    the dashboard explains a refusal.
+    the dashboard explains a refusal. `entity` is there where a request named the entity by its id.
     """
 
     allowed: bool
@@ -44,6 +44,7 @@ class CheckResult(NamedTuple):
     shadowed: bool = False
     dry_run: bool = False
     instance: str | None = None
+    entity: str | None = None
 
     @property
     def http_status(self) -> int:
@@ -263,6 +264,8 @@ def with_explain_link(answer: CheckResult, namespace: str, identifier: str) -> C
         return answer
     asked = {"namespace": namespace, "scope": answer.scope, "identifier": identifier,
              "resource": answer.resource}  # fmt: skip
+    if answer.entity is not None:
+        asked = {"namespace": namespace, "entity": answer.entity, "resource": answer.resource}
     return answer._replace(instance=f"/ui/explain?{urlencode(asked)}")
 
 
@@ -369,7 +372,7 @@ def _with_circumstances(
 
 
 def _result(answer: CheckResult) -> dict[str, Any]:
-    found = {"scope": answer.scope, "resource": answer.resource, **_decision(answer, answer)}
+    found = {**_place(answer), **_decision(answer, answer)}
     if not answer.allowed:
         wait_ms = answer.retry_after_ms
         found["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
@@ -386,8 +389,11 @@ def batch_item(result: CheckResult | ServiceError) -> dict[str, Any]:
     return {"status": result.http_status, **check_body(result)}
 
 
-def _descriptor_name(answer: CombinedResult, index: int | None) -> dict[str, str] | None:
-    if index is None:
-        return None
-    result = answer.results[index]
-    return {"scope": result.scope, "resource": result.resource}
+def _descriptor_name(answer: CombinedResult, index: int | None) -> dict[str, Any] | None:
+    return None if index is None else _place(answer.results[index])
+
+
+def _place(answer: CheckResult) -> dict[str, Any]:
+    """What was asked about: an entity of no scope has none to tell."""
+    place: dict[str, Any] = {"scope": answer.scope or None, "resource": answer.resource}
+    return place if answer.entity is None else {**place, "entity": answer.entity}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from headgate.core.decision import Verdict
 from headgate.core.engine import DecisionOrError, Request
 from headgate.core.errors import HeadgateError
-from headgate.core.plan import ONE_EACH, Each, Plan
+from headgate.core.plan import Amounts, Plan
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.requests import BatchRequest, CheckRequest
+from headgate.service.decide.requests import BatchRequest, CheckRequest, check_amounts
 from headgate.service.decide.rules import Target
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ async def decide_each(
 ) -> list[ItemResult]:
     """One result per check, in their order; a problem of one is its result."""
     namespace, checks = request.namespace, request.requests
+    for place, check in enumerate(
+        checks
+    ):  # one that asks too much refuses them all, as bad ones do
+        check_amounts(service.settings.amount_max, check[3], check[8], f"requests[{place}].")
     if True in [check[4] for check in checks]:  # a dry run sees what those before it took
         return [await _decide_one(service, check, whole) for check in checks]
     try:
@@ -58,7 +62,7 @@ def _items(
     found: list[Item | ServiceError] = []
     ready = True
     for check in checks:
-        scope, identifier, resource, tokens, _, _, _, endpoint = check
+        scope, identifier, resource, tokens, _, _, _, endpoint, amounts = check
         target = known.get((scope, identifier, resource))
         if target is None:
             try:
@@ -67,14 +71,16 @@ def _items(
                 found.append(problem)
                 ready = False
                 continue
-        if tokens is None:
-            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+        wanted: Amounts = target.one
+        if amounts is None and (tokens == 1 or (tokens is None and endpoint is None)):
+            tokens = 1
+        else:
+            tokens, wanted = target.wanted(rules, tokens, amounts, endpoint)
         entity_id, chosen = target.entity_id, target.chosen
         plan = cached_plan(entity_id, resource, chosen, now_ms)
         if plan is None:
             ready = False
-        amounts = ONE_EACH if tokens == 1 else Each(tokens)
-        found.append((target, tokens, (entity_id, resource, amounts, chosen), plan))
+        found.append((target, tokens, (entity_id, resource, wanted, chosen), plan))
     return found, ready
 
 
@@ -119,7 +125,7 @@ def _results(
         if isinstance(one, ServiceError):
             found.append(one)
             continue
-        target, tokens, _, _ = one
+        target, tokens, request, _ = one
         ruling = next(remaining)
         if not whole and isinstance(ruling, Verdict):
             admitted = service.plain_admission(ruling, target)
@@ -128,7 +134,7 @@ def _results(
                 admissions.append((target, tokens))
                 continue
         try:
-            found.append(service.conclude(ruling, target, tokens, False, namespace))
+            found.append(service.conclude(ruling, target, request[2], False, namespace))
         except ServiceError as problem:
             found.append(problem)
     if service.on_admitted is not None:

@@ -21,7 +21,7 @@ from headgate.core.store import Store
 from headgate.repository import Repository
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import GLOBAL_SCOPE
-from headgate.service.decide.rules import shared_entity_id
+from headgate.service.decide.rules import BY_NAME, shared_entity_id
 from headgate.service.settings import OnUnknown, ServiceSettings
 from headgate.transport.gates import gate_factory_for
 
@@ -86,8 +86,10 @@ class NamespaceService(Operations):
         if self._unknown is OnUnknown.DENY:
             raise ServiceError(
                 Code.ENTITY_NOT_FOUND,
-                "nobody registered this identifier in its scope; create the entity first",
-                field="identifier",
+                "nobody registered this identifier in its scope; create the entity first"
+                if scope != BY_NAME
+                else "nobody registered this entity; create it first",
+                field="identifier" if scope != BY_NAME else "entity",
             )
         if self._unknown is OnUnknown.SHARED:
             return shared_entity_id(scope)

@@ -139,12 +139,7 @@ def to_service_error(error: Exception) -> ServiceError:
         case ValidationError():
             return _bad_input(error)
         case errors.DemandTooLarge():
-            return ServiceError(
-                Code.DEMAND_TOO_LARGE,
-                f"{error.requested} asked, but {error.limit_name} never holds more than "
-                f"{error.capacity}; ask for less at a time or have the capacity raised",
-                field="tokens",
-            )
+            return demand_too_large(error, "tokens")
         case errors.DisabledError():
             return ServiceError(
                 Code.ENTITY_DISABLED, f"the {error.kind} is disabled until an operator enables it"
@@ -183,6 +178,15 @@ def raise_service_error(error: HeadgateError) -> NoReturn:
     raise problem from (None if problem is error else error)
 
 
+def demand_too_large(error: errors.DemandTooLarge, field: str) -> ServiceError:
+    return ServiceError(
+        Code.DEMAND_TOO_LARGE,
+        f"{error.requested} asked, but {error.limit_name} never holds more than "
+        f"{error.capacity}; ask for less at a time or have the capacity raised",
+        field=field,
+    )
+
+
 def storage_denied() -> ServiceError:
     return ServiceError(
         Code.STORAGE_DENIED,
@@ -201,4 +205,6 @@ def _bad_input(error: ValidationError) -> ServiceError:
             Code.CONFIGURATION_ERROR,
             "no limits are configured that fit this request; add a policy or store limits",
         )
+    if error.field == "consume":  # what the library calls amounts; the name was checked before
+        return invalid(f"amounts.{error.value}", error.reason)
     return invalid(error.field, error.reason)

@@ -31,7 +31,6 @@ from headgate.core.limits import (
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.rules import IDENTIFIER_LENGTH_MAX, SCOPE_LENGTH_MAX, SCOPE_PATTERN
 
-TOKENS_MAX = 100_000
 BATCH_MAX = 100
 DESCRIPTORS_MAX = 16
 LEASE_TTL_S_MAX = 3_600
@@ -94,9 +93,10 @@ Metadata = Annotated[
     ],
     Meta(max_length=METADATA_MAX),
 ]
-Tokens = Annotated[int, Meta(ge=1, le=TOKENS_MAX)]
+# How much may be asked at once is a setting of the service (`amount_max`), which checks it.
+Tokens = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 PER_LIMIT = Meta(min_length=1, max_length=LIMITS_MAX)
-TakenAmounts = Annotated[dict[LimitName, Annotated[int, Meta(ge=0, le=TOKENS_MAX)]], PER_LIMIT]
+TakenAmounts = Annotated[dict[LimitName, Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]], PER_LIMIT]
 Amount = Annotated[int, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
 Amounts = Annotated[dict[LimitName, Amount], PER_LIMIT]
 UsedAmount = Annotated[int, Meta(ge=0, le=AMOUNT_MAX)]
@@ -120,8 +120,19 @@ class _Asking(RequestBody):
     endpoint: Endpoint | UnsetType = UNSET
 
 
-class BatchItemBody(_Asking, kw_only=True):
+class AskingBody(_Asking, kw_only=True):
+    """The same on one resource: who asks may be an entity, how much may be said by limit name."""
+
     resource: Resource
+    entity: EntityId | UnsetType = UNSET
+    amounts: TakenAmounts | UnsetType = UNSET
+
+
+class PeekBody(AskingBody):
+    namespace: Namespace | UnsetType = UNSET
+
+
+class BatchItemBody(AskingBody):
     dry_run: bool | UnsetType = UNSET
 
 
@@ -135,10 +146,12 @@ class BatchBody(RequestBody):
 
 
 class DescriptorBody(RequestBody):
-    scope: Scope
     resource: Resource
+    scope: Scope | UnsetType = UNSET
     identifier: Identifier | UnsetType = UNSET
     tokens: Tokens | UnsetType = UNSET
+    entity: EntityId | UnsetType = UNSET
+    amounts: TakenAmounts | UnsetType = UNSET
 
 
 class DescriptorsBody(_Asking, kw_only=True):
@@ -147,10 +160,8 @@ class DescriptorsBody(_Asking, kw_only=True):
     namespace: Namespace | UnsetType = UNSET
 
 
-class AcquireBody(_Asking, kw_only=True):
-    resource: Resource
+class AcquireBody(AskingBody):
     namespace: Namespace | UnsetType = UNSET
-    amounts: TakenAmounts | UnsetType = UNSET
     ttl_seconds: Annotated[int, Meta(ge=1, le=LEASE_TTL_S_MAX)] | UnsetType = UNSET
     on_expiry: Literal["refund", "keep"] | UnsetType = UNSET
 

@@ -13,27 +13,39 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from headgate.core.limits import DEFAULT_NAMESPACE, NAMESPACE_PATTERN, RESOURCE_PATTERN, Limit
+from headgate.core.limits import (
+    DEFAULT_NAMESPACE,
+    ENTITY_PATTERN,
+    LIMIT_LENGTH_MAX,
+    LIMIT_PATTERN,
+    NAMESPACE_PATTERN,
+    RESOURCE_PATTERN,
+    Limit,
+)
 from headgate.service.decide.problems import ServiceError, invalid
 from headgate.service.decide.request_bodies import (
     LEASE_ID_LENGTH_MAX,
     AcquireBody,
+    AskingBody,
     BatchBody,
     BatchItemBody,
     BodyT,
     ChangeBody,
     ChangeOrNothingBody,
     CheckBody,
+    DescriptorBody,
     DescriptorsBody,
+    PeekBody,
     body_error,
     check_values,
     parse_body,
 )
 from headgate.service.decide.rules import (
+    BY_NAME,
     IDENTIFIER_KEYS,
     SCOPE_PATTERN,
     Rules,
-    entity_id_of,
+    entity_id_in,
     is_identifier,
 )
 
@@ -47,7 +59,8 @@ RequestT = TypeVar("RequestT")
 
 
 class CheckRequest(NamedTuple):
-    """May (scope, identifier) spend `tokens` on the resource? None: what the endpoint costs."""
+    """May (scope, identifier) spend `tokens` on the resource? None: what the endpoint costs. Or
+    `amounts` by limit name. With the scope BY_NAME the identifier is an entity's id."""
 
     scope: str
     identifier: str
@@ -57,6 +70,7 @@ class CheckRequest(NamedTuple):
     metadata: Mapping[str, str] = NO_METADATA
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
+    amounts: Mapping[str, int] | None = None
 
 
 class CheckDescriptor(NamedTuple):
@@ -69,10 +83,12 @@ class CheckDescriptor(NamedTuple):
     identifier: str | None = None
     tokens: int | None = None
     limits: tuple[Limit, ...] | None = None
+    amounts: Mapping[str, int] | None = None
 
 
 class DescriptorsRequest(NamedTuple):
-    """All descriptors or none. `identifier` is the one of `scope`."""
+    """All descriptors or none. `identifier` is the one of `scope`. With `every`, tokens that could
+    mean each of several limits are taken of all of them (Envoy's hits name no limit)."""
 
     descriptors: tuple[CheckDescriptor, ...]
     scope: str = DEFAULT_SCOPE
@@ -82,6 +98,7 @@ class DescriptorsRequest(NamedTuple):
     metadata: Mapping[str, str] = NO_METADATA
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
+    every: bool = False
 
 
 class BatchRequest(NamedTuple):
@@ -92,7 +109,7 @@ class BatchRequest(NamedTuple):
 
 
 class AcquireRequest(NamedTuple):
-    """A lease on `tokens` of every limit, or on amounts by limit name."""
+    """A lease on `tokens`, or on amounts by limit name."""
 
     identifier: str
     resource: str
@@ -106,7 +123,7 @@ class AcquireRequest(NamedTuple):
 
 
 class ChangeRequest(NamedTuple):
-    """A change of a lease: `tokens` of every limit it holds, or amounts by limit name."""
+    """A change of a lease: `tokens` of the limit they mean, or amounts by limit name."""
 
     lease_id: str
     tokens: int | None = None
@@ -114,18 +131,20 @@ class ChangeRequest(NamedTuple):
     namespace: str = DEFAULT_NAMESPACE
 
 
-def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckRequest:
-    """A check; an item of a batch is given the batch's namespace."""
+def check_request(body: BatchItemBody | PeekBody, namespace: str | None = None) -> CheckRequest:
+    """A check; an item of a batch is given the batch's namespace, and a peek is a dry run."""
     scope, identifier, tokens = body.scope, body.identifier, body.tokens
     metadata, endpoint, resource = body.metadata, body.endpoint, body.resource
     if scope is UNSET:
         scope = DEFAULT_SCOPE
     if namespace is None:
-        found = body.namespace  # type: ignore[attr-defined]  # no item comes without a namespace
+        found = body.namespace  # type: ignore[union-attr]  # no item comes without a namespace
         namespace = DEFAULT_NAMESPACE if found is UNSET else found
     if not are_names(scope, resource, namespace):
         raise body_error(body)
-    if identifier is UNSET or not identifier.isprintable():
+    if body.entity is not UNSET:
+        scope, identifier = BY_NAME, _entity(body)
+    elif identifier is UNSET or not identifier.isprintable():
         identifier = _global_identifier(body, scope)
     if endpoint is not UNSET and not endpoint.isprintable():
         raise body_error(body)
@@ -134,10 +153,11 @@ def check_request(body: BatchItemBody, namespace: str | None = None) -> CheckReq
         identifier,
         resource,
         None if tokens is UNSET else tokens,
-        body.dry_run is True,
+        isinstance(body, PeekBody) or body.dry_run is True,
         NO_METADATA if metadata is UNSET else metadata,
         namespace,
         None if endpoint is UNSET else endpoint,
+        None if body.amounts is UNSET else _taken_amounts(body),
     )
     return tuple.__new__(CheckRequest, values)  # a third of what CheckRequest(…) takes
 
@@ -158,17 +178,34 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
     check_values(msgspec.to_builtins(body), DescriptorsBody)
-    descriptors = tuple(_request(CheckDescriptor, one) for one in body.descriptors)
-    return _request(DescriptorsRequest, body, descriptors=descriptors)
+    descriptors: list[CheckDescriptor] = []
+    try:
+        for one in body.descriptors:
+            descriptors.append(_descriptor(one))  # noqa: PERF401  # errors count them
+    except ServiceError as error:
+        raise invalid(f"descriptors[{len(descriptors)}].{error.field}", error.detail) from None
+    return _request(DescriptorsRequest, body, descriptors=tuple(descriptors))
+
+
+def _descriptor(body: DescriptorBody) -> CheckDescriptor:
+    names = {}
+    if body.entity is not UNSET:
+        names = {"scope": BY_NAME, "identifier": _entity(body)}
+    elif body.scope is UNSET:
+        raise invalid("scope", "is missing; say a scope, or an entity in place of it")
+    return _request(CheckDescriptor, body, amounts=_amounts(body), **names)
 
 
 def acquire_request(body: AcquireBody) -> AcquireRequest:
     check_values(msgspec.to_builtins(body), AcquireBody)
+    scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
     identifier = body.identifier
-    if identifier is UNSET:
-        scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+    if body.entity is not UNSET:
+        scope, identifier = BY_NAME, _entity(body)
+    elif identifier is UNSET:
         identifier = _global_identifier(body, scope)
-    return _request(AcquireRequest, body, identifier=identifier, amounts=_amounts(body))
+    amounts = _amounts(body)
+    return _request(AcquireRequest, body, scope=scope, identifier=identifier, amounts=amounts)
 
 
 def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> ChangeRequest:
@@ -189,6 +226,7 @@ def _parser(kind: type[BodyT], build: Callable[[BodyT], RequestT]) -> Callable[[
 
 
 parse_check = _parser(CheckBody, check_request)
+parse_peek = _parser(PeekBody, check_request)
 parse_batch = _parser(BatchBody, batch_request)
 parse_descriptors = _parser(DescriptorsBody, descriptors_request)
 parse_acquire = _parser(AcquireBody, acquire_request)
@@ -217,10 +255,21 @@ def entities_of(request: Any, rules: Rules) -> Iterator[str]:
     """The ids of all that a check, a batch, descriptors or an acquire touch."""
     if isinstance(request, DescriptorsRequest):
         for index, asked in enumerate(request.descriptors):
-            yield entity_id_of(asked.scope, identifier_of(rules, request, index))
+            yield entity_id_in(asked.scope, identifier_of(rules, request, index))
         return
     for one in request.requests if isinstance(request, BatchRequest) else (request,):
-        yield entity_id_of(one.scope, one.identifier)
+        yield entity_id_in(one.scope, one.identifier)
+
+
+def check_amounts(
+    most: int, tokens: int | None, amounts: Mapping[str, int] | None, where: str = ""
+) -> None:
+    """Raises where more is asked at once than the service takes."""
+    if tokens is not None and tokens > most:
+        raise invalid(f"{where}tokens", f"must be a whole number from 1 to {most}")
+    for name, amount in (amounts or {}).items():
+        if amount > most:
+            raise invalid(f"{where}amounts.{name}", f"must be a whole number from 0 to {most}")
 
 
 def identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
@@ -265,7 +314,7 @@ def _request(kind: Callable[..., RequestT], body: msgspec.Struct, **made: Any) -
     return kind(**{name: one for name, one in values.items() if one is not UNSET} | made)
 
 
-def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
+def _global_identifier(body: AskingBody, scope: str) -> str:
     """For a request without a usable identifier: only the scope global needs none."""
     if body.identifier is not UNSET:
         raise body_error(body)
@@ -274,7 +323,32 @@ def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
     return GLOBAL_SCOPE
 
 
-def _amounts(body: AcquireBody | ChangeBody | ChangeOrNothingBody) -> dict[str, int] | None:
+def _entity(body: AskingBody | DescriptorBody) -> str:
+    """Whom a body names by an entity's id, which stands alone."""
+    entity = body.entity
+    if body.identifier is not UNSET or body.scope is not UNSET:
+        raise invalid("entity", "stands in place of scope and identifier; send one or the other")
+    if entity is UNSET or ENTITY_PATTERN.fullmatch(entity) is None:
+        raise body_error(body)
+    return entity
+
+
+def _taken_amounts(body: AskingBody) -> dict[str, int] | None:
+    """Amounts whose names nobody has looked at yet."""
+    amounts = _amounts(body)
+    if not all(map(is_limit_name, amounts or ())):
+        raise body_error(body)
+    return amounts
+
+
+@lru_cache(NAMES_MAX)
+def is_limit_name(name: str) -> bool:
+    return len(name) <= LIMIT_LENGTH_MAX and LIMIT_PATTERN.fullmatch(name) is not None
+
+
+def _amounts(
+    body: AskingBody | DescriptorBody | ChangeBody | ChangeOrNothingBody,
+) -> dict[str, int] | None:
     if body.amounts is not UNSET and body.tokens is not UNSET:
         raise invalid("amounts", "and tokens are both given; say one of them")
     return None if body.amounts is UNSET else body.amounts

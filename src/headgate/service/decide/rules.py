@@ -8,7 +8,7 @@ because plans are cached by the identity of a rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
 from headgate.core.limits import Limit, parse_limits
+from headgate.core.plan import ONE_TOKEN, Amounts, Tokens
 from headgate.core.plan_cache import NO_DEFAULTS, Defaults
 from headgate.core.record import Terms
 from headgate.service.decide.problems import invalid
@@ -37,13 +38,20 @@ class Rule:
     """The limits of one policy, told apart by identity.
 
     `level` says how it was found: "exact" (scope and resource), "scope" (the scope's default) or
-    "global". A shadow rule decides and records but never refuses.
+    "global". A shadow rule decides and records but never refuses. `counts` names the limits that
+    `tokens` means where there are several.
     """
 
-    __slots__ = ("defaults", "level", "limits", "name", "shadow")
+    __slots__ = ("counts", "defaults", "level", "limits", "name", "shadow")
 
     def __init__(
-        self, name: str, limits: Sequence[Limit], *, shadow: bool = False, level: str = EXACT
+        self,
+        name: str,
+        limits: Sequence[Limit],
+        *,
+        shadow: bool = False,
+        level: str = EXACT,
+        counts: tuple[str, ...] = (),
     ) -> None:
         if level not in (EXACT, SCOPE, GLOBAL):
             raise ValidationError("level", level, f"must be {EXACT!r}, {SCOPE!r} or {GLOBAL!r}")
@@ -52,6 +60,7 @@ class Rule:
         self.limits = tuple(replace(one, soft=True) for one in parsed) if shadow else parsed
         self.shadow = shadow
         self.level = level
+        self.counts = counts
         self.defaults = Defaults(self.limits, whole=True)
 
     def __repr__(self) -> str:
@@ -96,7 +105,7 @@ class Rules:
 # `headgate.core.http_fields` writes them. '@' followed by neither two hex digits nor another '@' is
 # the service's own: nobody's identifier is written like that.
 
-__all__ = ["entity_id_of", "is_identifier", "is_scope", "shared_entity_id"]
+__all__ = ["entity_id_in", "entity_id_of", "is_identifier", "is_scope", "shared_entity_id"]
 
 SCOPE_LENGTH_MAX = 64
 IDENTIFIER_LENGTH_MAX = 256
@@ -116,8 +125,27 @@ def is_identifier(text: object) -> bool:
 
 
 def shared_entity_id(scope: str) -> str:
-    """The bucket of everybody in the scope who has none of their own."""
-    return f"{scope}:@shared"
+    """The bucket of everybody in the scope who has none of their own. Entities of no scope share
+    one whose end no identifier is written like, nor the shared one of any scope."""
+    return f"{scope}:@shared" if scope != BY_NAME else "shared:@entities"
+
+
+# An entity may also be named as the library names it, by its id. A request then has this for a
+# scope, which no scope is called, and the id for an identifier. The part before the ':' of an id
+# still says whose entity it is: "user:ann" is the user ann, under the same rule and in the same
+# bucket. An entity of no scope has no policy but the limits that are stored.
+BY_NAME = ""
+
+
+def entity_id_in(scope: str, identifier: str) -> str:
+    """The id of whom a request names, in either way."""
+    return identifier if scope == BY_NAME else entity_id_of(scope, identifier)
+
+
+def scope_of_entity(rules: Rules, entity_id: str) -> str:
+    """The scope whose entity it is; BY_NAME where it is of none."""
+    scope, colon, _ = entity_id.partition(":")
+    return scope if colon and is_known_scope(rules, scope) else BY_NAME
 
 
 # --------------------------------------------------------------------------------------------------
@@ -152,18 +180,47 @@ class LimitConstants:
 
 
 class Target:
-    """One (scope, identifier, resource) under one snapshot of rules."""
+    """One (scope, identifier, resource) under one snapshot of rules. `entity` is the id where a
+    request named the entity by it, and `scope` then the one it is of."""
 
-    __slots__ = ("chosen", "entity_id", "frame", "identifier", "resource", "rule", "scope")
+    __slots__ = ("chosen", "counts", "entity", "entity_id", "frame", "identifier", "one",
+                 "resource", "rule", "scope")  # fmt: skip
 
-    def __init__(self, scope: str, identifier: str, resource: str, rule: Rule | None) -> None:
+    def __init__(
+        self,
+        scope: str,
+        identifier: str,
+        resource: str,
+        rule: Rule | None,
+        entity: str | None = None,
+    ) -> None:
         self.scope = scope
         self.identifier = identifier
         self.resource = resource
-        self.entity_id = entity_id_of(scope, identifier)
+        self.entity = entity
+        self.entity_id = entity or entity_id_of(scope, identifier)
         self.rule = rule
+        self.counts = () if rule is None else rule.counts
+        self.one = Tokens(1, self.counts) if self.counts else ONE_TOKEN
         self.chosen: Defaults = NO_DEFAULTS if rule is None else rule.defaults
         self.frame: LimitConstants | None = None
+
+    def wanted(
+        self,
+        rules: Rules,
+        tokens: int | None,
+        amounts: Mapping[str, int] | None,
+        endpoint: str | None,
+        *,
+        every: bool = False,
+    ) -> tuple[int, Amounts]:
+        """What is asked for, counted as one number and by limit: the amounts, else the tokens, else
+        what the endpoint costs."""
+        if amounts is not None:
+            return max(amounts.values()), amounts
+        if tokens is None:
+            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+        return tokens, Tokens(tokens, self.counts, every=every)
 
     def frame_for(self, terms: Terms) -> LimitConstants | None:
         """The frame of a bucket kept under these terms; None where it has more than one limit, or
@@ -190,7 +247,10 @@ class TargetCache:
         key = (scope, identifier, resource)
         target = known.get(key)
         if target is None:
-            target = Target(scope, identifier, resource, rule_for(rules, scope, resource))
+            entity = identifier if scope == BY_NAME else None
+            own = scope if entity is None else scope_of_entity(rules, entity)
+            rule = None if own == BY_NAME else rule_for(rules, own, resource)
+            target = Target(own, identifier, resource, rule, entity)
             if len(known) >= TARGETS_MAX:
                 known.clear()
             known[key] = target
@@ -210,7 +270,17 @@ def rule_of_entity(rules: Rules, entity_id: str, resource: str) -> Rule | None:
     return rules.limits_for(scope if colon else "", resource)
 
 
+def rule_by_name(rules: Rules, entity_id: str, resource: str) -> Rule | None:
+    """The rule of an entity that a request names by its id: its scope's, or none."""
+    scope = scope_of_entity(rules, entity_id)
+    return None if scope == BY_NAME else rules.limits_for(scope, resource)
+
+
+def is_known_scope(rules: Rules, scope: str) -> bool:
+    return scope in BUILTIN_SCOPES or scope in rules.scopes
+
+
 def rule_for(rules: Rules, scope: str, resource: str) -> Rule | None:
-    if scope not in BUILTIN_SCOPES and scope not in rules.scopes:
+    if not is_known_scope(rules, scope):
         raise invalid("scope", "is not one of user, ip, api_key, global or a configured scope")
     return rules.limits_for(scope, resource)

@@ -8,13 +8,14 @@ and "the store is away"; whatever else is wrong is raised as ServiceError, and n
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, replace
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Verdict
 from headgate.core.engine import ChosenLimits, DecisionOrError, Request
 from headgate.core.errors import (
+    DemandTooLarge,
     HeadgateError,
     NamespaceStateError,
     RateLimiterUnavailable,
@@ -25,7 +26,7 @@ from headgate.core.errors import (
 from headgate.core.history import TIME_MS_MAX
 from headgate.core.lease import LeaseAccount
 from headgate.core.levels import Explanation, OnUnavailable
-from headgate.core.plan import ONE_EACH, Amounts, Each
+from headgate.core.plan import Amounts
 from headgate.core.record import TERMS
 from headgate.core.runtime import Event, Observer
 from headgate.core.store import Store
@@ -47,16 +48,31 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.batch import decide_each
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, raise_service_error
+from headgate.service.decide.problems import (
+    STORE_RETRY_MS,
+    Code,
+    ServiceError,
+    demand_too_large,
+    raise_service_error,
+)
 from headgate.service.decide.requests import (
     AcquireRequest,
     BatchRequest,
     ChangeRequest,
     CheckRequest,
     DescriptorsRequest,
+    check_amounts,
     identifier_of,
 )
-from headgate.service.decide.rules import Rule, Rules, Target, TargetCache, rule_for
+from headgate.service.decide.rules import (
+    BY_NAME,
+    Rule,
+    Rules,
+    Target,
+    TargetCache,
+    rule_by_name,
+    rule_for,
+)
 from headgate.service.leases.leases import Leases
 from headgate.service.leases.store import MemoryLeases, StoredLeases
 from headgate.service.settings import DEFAULT_SETTINGS, ServiceSettings
@@ -112,7 +128,7 @@ class Service:
             **asdict(layering.override(layer_switches(repository.url))),
         )
         self._fallback = stand_in(self.clock)
-        self.leases = Leases(self._lease_store(), repository.clock)
+        self.leases = Leases(self._lease_store(), repository.clock, self._counts_of)
 
     async def check(self, request: CheckRequest) -> CheckResult:
         """Takes the tokens, or says how long to wait; a dry run takes nothing."""
@@ -124,29 +140,32 @@ class Service:
         self, request: CheckRequest, *, whole: bool = False
     ) -> Admission | CheckResult:
         """The same; unless all of it is wanted, a plain yes is told as just that."""
-        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint = request
+        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, named = request
         rules, targets = self.rules, self.targets
-        target = None
-        if targets.rules is rules:
-            target = targets.known.get((scope, identifier, resource))
+        names = (scope, identifier, resource)
+        target = targets.known.get(names) if targets.rules is rules else None
         if target is None:
-            target = targets.of(rules, scope, identifier, resource)
-        if tokens is None:
-            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+            target = targets.of(rules, *names)
+        amounts: Amounts = target.one
+        if named is None and (tokens == 1 or (tokens is None and endpoint is None)):
+            tokens = 1
+        else:
+            check_amounts(self.settings.amount_max, tokens, named)
+            tokens, amounts = target.wanted(rules, tokens, named, endpoint)
         try:
             ns = self._namespaces.get(namespace) or await self.namespace(namespace)
             entity_id, chosen = target.entity_id, target.chosen
             now_ms = self.clock()
             plan = ns.configs.cached_plan(entity_id, resource, chosen, now_ms)
             if plan is None:
-                entity_id = await ns.resolve_entity(scope, entity_id, resource, now_ms)
-            want = (entity_id, resource, ONE_EACH if tokens == 1 else Each(tokens), chosen)
+                entity_id = await ns.resolve_entity(target.scope, entity_id, resource, now_ms)
+            want = (entity_id, resource, amounts, chosen)
             if plan is not None and not plan.bypass and not dry_run:
-                ruling = await ns.engine.consume_planned(want, plan.demands(want[2]), now_ms)
+                ruling = await ns.engine.consume_planned(want, plan.demands(amounts), now_ms)
             else:
                 ruling = await ns.engine.consume((want,), dry_run=dry_run)
         except HeadgateError as error:
-            return self.conclude(error, target, tokens, dry_run, namespace)
+            return self.conclude(error, target, amounts, dry_run, namespace)
         if not whole and not dry_run:
             if isinstance(ruling, Verdict):
                 admitted = self.plain_admission(ruling, target)
@@ -155,9 +174,9 @@ class Service:
                 admitted = self.plain_admission(ruling.verdict, target) if trouble is None else None
             if admitted is not None:
                 if self.on_admitted is not None:
-                    self.on_admitted(scope, resource, tokens, 1)
+                    self.on_admitted(target.scope, resource, tokens, 1)
                 return admitted
-        return self.conclude(ruling, target, tokens, dry_run, namespace)
+        return self.conclude(ruling, target, amounts, dry_run, namespace)
 
     @staticmethod
     def plain_admission(verdict: Verdict, target: Target) -> Admission | None:
@@ -188,10 +207,15 @@ class Service:
         return tuple.__new__(Admission, values)  # a third of what Admission(…) takes
 
     def conclude(
-        self, ruling: DecisionOrError, target: Target, tokens: int, dry_run: bool, namespace: str
+        self,
+        ruling: DecisionOrError,
+        target: Target,
+        amounts: Amounts,
+        dry_run: bool,
+        namespace: str,
     ) -> CheckResult:
         """The whole answer to a check, told to whoever counts."""
-        answer = self._result(ruling, 0, target, tokens, dry_run, namespace)
+        answer = self._result(ruling, 0, target, amounts, dry_run, namespace)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
@@ -201,46 +225,59 @@ class Service:
         ruling: DecisionOrError,
         part: int,
         target: Target,
-        tokens: int,
+        amounts: Amounts,
         dry_run: bool,
         namespace: str,
     ) -> CheckResult:
         """What a ruling, or the error in its place, says of one part of a request, with its link
         where that is a refusal. A verdict alone is a ruling with nothing else to say."""
+        by_name = isinstance(amounts, Mapping)
+        tokens = max(amounts.values()) if isinstance(amounts, Mapping) else amounts.tokens
         asked = (target.scope, target.resource, tokens)
         if isinstance(ruling, HeadgateError):
+            if by_name and isinstance(ruling, DemandTooLarge):
+                raise demand_too_large(ruling, f"amounts.{ruling.limit_name}") from ruling
             answer = self._error_result(ruling, namespace, asked, dry_run)
         else:
             verdict, parts, trouble = (
                 (ruling, (ruling.demands,), None) if isinstance(ruling, Verdict) else ruling
             )
             answer = check_result(verdict, parts[part], target.rule, asked, trouble, dry_run)
+        if target.entity is not None:
+            answer = answer._replace(entity=target.entity)
         return with_explain_link(answer, namespace, target.identifier)
 
     async def check_all(self, request: DescriptorsRequest) -> CombinedResult:
         """All descriptors or none, in one atomic step."""
         rules, namespace = self.rules, request.namespace
-        cost = request.tokens or self._cost(rules, request.endpoint)
-        asked: list[tuple[Target, int, ChosenLimits]] = []
+        most = self.settings.amount_max
+        check_amounts(most, request.tokens, None)
+        asked: list[tuple[Target, Amounts, ChosenLimits]] = []
         for index, one in enumerate(request.descriptors):
-            rule_for(rules, one.scope, one.resource)  # an unknown scope is told first
+            check_amounts(most, one.tokens, one.amounts, f"descriptors[{index}].")
+            if one.scope != BY_NAME:
+                rule_for(rules, one.scope, one.resource)  # an unknown scope is told first
             name = identifier_of(rules, request, index)
             target = self.targets.of(rules, one.scope, name, one.resource)
-            asked.append((target, cost if one.tokens is None else one.tokens, one.limits))
+            tokens = request.tokens if one.tokens is None else one.tokens
+            _, amounts = target.wanted(
+                rules, tokens, one.amounts, request.endpoint, every=request.every
+            )
+            asked.append((target, amounts, one.limits))
         ruling: DecisionOrError
         try:
             ns = await self.namespace(namespace)
             wants = [
-                await self._engine_request(ns, target, Each(tokens), limits)
-                for target, tokens, limits in asked
+                await self._engine_request(ns, target, amounts, limits)
+                for target, amounts, limits in asked
             ]
             ruling = await ns.engine.consume(wants, dry_run=request.dry_run)
         except HeadgateError as error:
             ruling = error
         whole = combine(
             [
-                self._result(ruling, part, target, tokens, request.dry_run, namespace)
-                for part, (target, tokens, _) in enumerate(asked)
+                self._result(ruling, part, target, amounts, request.dry_run, namespace)
+                for part, (target, amounts, _) in enumerate(asked)
             ]
         )
         if self._on_answer is not None:
@@ -286,9 +323,6 @@ class Service:
             self._log_denied_ms = now_ms + LOG_DENIED_MS
             log.error("the store refuses the service, so no request is admitted: %s", error)
 
-    def _cost(self, rules: Rules, endpoint: str | None) -> int:
-        return 1 if endpoint is None else rules.cost_of(endpoint) or 1
-
     async def batch(self, request: BatchRequest) -> list[CheckResult | ServiceError]:
         """Each check for itself; a problem of one is its result and touches no other."""
         return await decide_each(self, request, whole=True)  # type: ignore[return-value]
@@ -302,21 +336,17 @@ class Service:
     async def acquire(self, request: AcquireRequest) -> AcquireResult:
         """Takes the amounts and answers with a lease on them."""
         rules, namespace = self.rules, request.namespace
-        amounts: Amounts
-        if request.amounts is not None:
-            tokens, amounts = max(request.amounts.values()), request.amounts
-        else:
-            tokens = request.tokens or self._cost(rules, request.endpoint)
-            amounts = Each(tokens)
+        check_amounts(self.settings.amount_max, request.tokens, request.amounts)
         target = self.targets.of(rules, request.scope, request.identifier, request.resource)
+        _, amounts = target.wanted(rules, request.tokens, request.amounts, request.endpoint)
         await self.leases.ensure_capacity()
         try:
             ns = await self.namespace(namespace)
             want = await self._engine_request(ns, target, amounts, None)
             ruling = await ns.engine.consume((want,))
         except HeadgateError as error:
-            return AcquireResult(self.conclude(error, target, tokens, False, namespace), None)
-        answer = self.conclude(ruling, target, tokens, False, namespace)
+            return AcquireResult(self.conclude(error, target, amounts, False, namespace), None)
+        answer = self.conclude(ruling, target, amounts, False, namespace)
         if not answer.allowed:
             return AcquireResult(answer, None)
         verdict, _, trouble = ruling
@@ -412,6 +442,11 @@ class Service:
         self.breaker = state
         if self._observer is not None:
             self._observer(Event("breaker", "", "", "", state.value))
+
+    def _counts_of(self, entity_id: str, resource: str) -> Collection[str]:
+        """The limits of an entity that tokens count for, as far as a policy says."""
+        rule = rule_by_name(self.rules, entity_id, resource)
+        return () if rule is None else rule.counts
 
     def _lease_store(self) -> MemoryLeases:
         """In the store where that outlives the process."""

@@ -169,7 +169,10 @@ def startup_message(url: str, demo: Demo, folder: str) -> str:
     """What to open and what to try: a screen has room for 14 lines."""
     kept = "kept" if demo.data else "deleted at the end"
     traffic = f"{demo.rate} requests a second, seed {demo.seed}" if demo.traffic else "none"
-    asked = '{"scope": "api_key", "identifier": "intern", "resource": "gpt-4", "tokens": 5}'
+    asked = (
+        '{"scope": "api_key", "identifier": "intern", "resource": "gpt-4", '
+        '"amounts": {"rpm": 1, "tpm": 500}}'
+    )
     why = "explain?entity=api_key:search-batch&resource=gpt-4"
     return "\n".join(
         [
@@ -183,7 +186,7 @@ def startup_message(url: str, demo: Demo, folder: str) -> str:
             f"  {url}/ui/#/{why}",
             f"  {url}/ui/#/limits?level=resource&resource=gpt-4   change it: the next decision",
             "ask (the answer's `instance` opens the explanation)",
-            f"  curl -i {url}/v1/ratelimit/check -H 'content-type: application/json' \\",
+            f"  curl -i {url}/v1/ratelimit/take -H 'content-type: application/json' \\",
             f"    -d '{asked}'",
         ]
     )

@@ -124,6 +124,7 @@ def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
         scope=answer.scope,
         resource=answer.resource,
         tokens=answer.tokens,
+        entity=answer.entity,
         **_refusal(answer),
     )
 
@@ -261,6 +262,9 @@ class RateLimiterCalls:
         ):
             decide = partial(self._decide, parse, act, reply)
             found[name] = GrpcCall(decide, getattr(pb, f"{name}Request"))
+        found["Take"] = found["CheckRateLimit"]
+        peek = partial(self._decide, requests.parse_peek, service.check, check_reply)
+        found["Peek"] = GrpcCall(peek, pb.CheckRateLimitRequest)
         for name, read, change in (
             ("Adjust", requests.parse_adjust, service.adjust),
             ("Settle", requests.parse_settle, service.settle),

@@ -30,7 +30,7 @@ from headgate.service.decide.answers import (
     tightest_of,
 )
 from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
-from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, TOKENS_MAX, Namespace
+from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, Namespace
 from headgate.service.decide.requests import (
     GLOBAL_SCOPE,
     CheckDescriptor,
@@ -366,12 +366,13 @@ class RateLimitServiceCalls:
             return allow_all(len(hits))
         if len(known) > DESCRIPTORS_MAX:
             raise invalid("descriptors", f"are more than {DESCRIPTORS_MAX}")
-        if any((hit.tokens or 0) > TOKENS_MAX for hit in known):
-            raise _too_large(f"at most {TOKENS_MAX} hits can be asked at a time")
+        most = self._service.settings.amount_max
+        if any((hit.tokens or 0) > most for hit in known):
+            raise _too_large(f"at most {most} hits can be asked at a time")
         if any(hit.limits == () for hit in known):
             raise _too_large("the descriptor's own limit is 0")
         answer = await self._service.check_all(
-            DescriptorsRequest(tuple(known), namespace=namespace)
+            DescriptorsRequest(tuple(known), namespace=namespace, every=True)
         )
         if answer.code is Code.STORAGE_UNAVAILABLE:
             raise_unavailable(answer)

@@ -327,10 +327,13 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
         await service.namespace(request.namespace)  # a missing one is the whole batch's problem
         return await service.decide_batch(request)
 
+    take = HotRoute(
+        read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply
+    )
     return {
-        "/v1/ratelimit/check": HotRoute(
-            read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply
-        ),
+        "/v1/ratelimit/take": take,
+        "/v1/ratelimit/check": take,  # what it was called first
+        "/v1/ratelimit/peek": take._replace(read=read(bodies.PeekBody, requests.check_request)),
         "/v1/ratelimit/batch": HotRoute(
             read(bodies.BatchBody, requests.batch_request), batch, messages.batch_reply,
             messages.BATCH_BYTES_MAX,

@@ -26,7 +26,13 @@ from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found
 from headgate.service.decide.request_bodies import Namespace, Resource
 from headgate.service.decide.requests import parse_field
-from headgate.service.decide.rules import Rule, entity_id_of, rule_for, rule_of_entity
+from headgate.service.decide.rules import (
+    Rule,
+    entity_id_of,
+    rule_by_name,
+    rule_for,
+    rule_of_entity,
+)
 from headgate.service.http import calls
 from headgate.service.http.calls import Document, RouteCall
 from headgate.service.keys import key as api_key
@@ -304,7 +310,7 @@ async def explain(call: RouteCall) -> Document:
     elif call.query.keys() & {"scope", "identifier"}:
         raise invalid("entity_id", "stands instead of scope and identifier; send one or the other")
     else:
-        rule = rule_of_entity(rules, parse_entity_id(entity_id), resource)
+        rule = rule_by_name(rules, parse_entity_id(entity_id), resource)
     found = await call.service.explain(namespace, entity_id, resource, rule)
     return {"policy": _rule_json(rule), **documents.explanation_as_json(found)}
 

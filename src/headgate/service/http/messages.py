@@ -39,7 +39,10 @@ def combined_headers(answer: CombinedResult) -> Headers:
     found = _headers(answer.foremost, limits, answer.retry_after_ms, answer.code is not None)
     if answer.blocking is not None:
         blocking = answer.results[answer.blocking]
-        found.append(("x-ratelimit-blocking-scope", blocking.scope))
+        if blocking.scope:
+            found.append(("x-ratelimit-blocking-scope", blocking.scope))
+        if blocking.entity is not None:
+            found.append(("x-ratelimit-blocking-entity", blocking.entity))
         found.append(("x-ratelimit-blocking-resource", blocking.resource))
     return found
 

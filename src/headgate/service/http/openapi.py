@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ from headgate.service.http.calls import VALUE_LENGTH_MAX, Endpoint
 from headgate.service.http.messages import PROBLEM_JSON
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.key import ID_PATTERN, KeyScope
+from headgate.service.settings import DEFAULT_AMOUNT_MAX
 
 Schema = dict[str, Any]
 
@@ -53,13 +55,31 @@ def _schemas_of(types: tuple[Any, ...]) -> tuple[list[Schema], dict[str, Schema]
     return schemas, components
 
 
+WHO_AND_HOW_MUCH = (
+    "Who asks is an identifier in a scope (user, if none is said; the scope global needs none), or "
+    "an entity. How much is tokens, or amounts by limit name."
+)
+
+
 def _request_schemas() -> dict[str, Schema]:
     taken = dict.fromkeys(one.body for one in ENDPOINTS if one.body is not None)
     components = _schemas_of(tuple(taken))[1]
-    for name in ("Check", "BatchItem", "Acquire"):
-        # Only requests of the scope "global" can do without; every other client must send it.
-        components[name]["required"].insert(0, "identifier")
+    for name in ("Check", "Peek", "BatchItem", "Acquire", "Descriptor"):
+        # In words: what can be said with anyOf breaks the clients that are generated from this.
+        components[name]["description"] = WHO_AND_HOW_MUCH
     return components
+
+
+def _with_amount_max(schemas: dict[str, Schema], most: int) -> dict[str, Schema]:
+    """The schemas as this service bounds what is asked at once."""
+    found = copy.deepcopy(schemas)
+    for name in ("Check", "Peek", "BatchItem", "Batch", "Acquire", "Descriptor", "Descriptors"):
+        fields = found[name]["properties"]
+        if "tokens" in fields:
+            fields["tokens"]["maximum"] = most
+        if "amounts" in fields:
+            fields["amounts"]["additionalProperties"]["maximum"] = most
+    return found
 
 
 # --------------------------------------------------------------------------------------------------
@@ -115,7 +135,12 @@ _LEASE: dict[str, Schema] = {
     "expires_at": TIME,
     "held": {"type": "object", "additionalProperties": {"type": "integer"}},
 }
-_PLACE = maybe(answer("scope resource"))
+_ENTITY: Schema = {"description": "Where the request named an entity", **WORD}
+_PLACE_ASKED = answer("scope? resource")
+_PLACE_ASKED["properties"]["entity"] = _ENTITY
+_PLACE = maybe(_PLACE_ASKED)
+_RESULT = answer("scope? resource allowed:flag")
+_RESULT["properties"]["entity"] = _ENTITY
 _KEY = "id name scopes:scopes namespace entity_prefix? created_at:time created_by? revoked_at:time"
 _STANDING = answer("loaded_at:time loads:number failures:number trouble? restart_needed:flag")
 _CURSOR = maybe(WORD)
@@ -144,7 +169,7 @@ ANSWERS: dict[str, Schema] = {
     "BatchAnswer": answer(results={"type": "array", "items": answer("status:number allowed:flag")}),
     "CombinedAnswer": answer(
         _DECISION,
-        results={"type": "array", "items": answer("scope resource allowed:flag")},
+        results={"type": "array", "items": _RESULT},
         blocking=_PLACE,
         most_restrictive=_PLACE,
     ),
@@ -202,7 +227,7 @@ _PARAMETERS: dict[str, Schema] = dict(
 )
 
 
-def document() -> dict[str, Any]:
+def document(amount_max: int = DEFAULT_AMOUNT_MAX) -> dict[str, Any]:
     """The whole document, as a JSON value."""
     paths: dict[str, dict[str, Any]] = {}
     for one in ENDPOINTS:
@@ -216,7 +241,7 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": _with_amount_max(SCHEMAS, amount_max),
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "bearerFormat": "hg_<id>_<secret>"},
                 "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},

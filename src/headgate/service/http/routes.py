@@ -38,11 +38,17 @@ DECIDED = ("429", "503", "422", "504")
 
 # Decisions: `asgi` answers them itself, and they have the short deadline.
 HOT = (
-    Endpoint(
-        "POST", "/v1/ratelimit/check", "Take tokens, or ask with dry_run whether they are there",
-        CHECK, entity, None, body=bodies.CheckBody, answer="CheckAnswer", problems=DECIDED,
-        tag="limits",
-    ),
+    *[
+        Endpoint(
+            "POST", f"/v1/ratelimit/{word}", told,
+            CHECK, entity, None, body=body, answer="CheckAnswer", problems=DECIDED, tag="limits",
+        )
+        for word, body, told in (
+            ("take", bodies.CheckBody, "Take tokens, or say how long to wait"),
+            ("peek", bodies.PeekBody, "Ask whether they are there, and take nothing"),
+            ("check", bodies.CheckBody, "What take was called first: the same call"),
+        )
+    ],
     Endpoint(
         "POST", "/v1/ratelimit/batch", "Many independent checks, each with its own result",
         CHECK, entity, None, body=bodies.BatchBody, answer="BatchAnswer", problems=("504",),
@@ -195,7 +201,11 @@ async def cold_reply(program: Program, scope: Any, receive: Any) -> messages.Rep
     may not."""
     endpoint, path = find_endpoint(scope["path"], scope["method"])
     if endpoint is DOCUMENT:
-        return 200, messages.encode_content(_document()), messages.NO_HEADERS
+        return (
+            200,
+            messages.encode_content(_document(program.service.settings.amount_max)),
+            messages.NO_HEADERS,
+        )
     head = messages.head_of(scope["headers"])
     is_open = endpoint.path == "/metrics" and program.options.open_metrics
     caller = DEV_CALLER
@@ -254,10 +264,10 @@ def find_endpoint(path: str, method: str) -> tuple[Endpoint, dict[str, str]]:
 
 
 @cache
-def _document() -> bytes:
+def _document(amount_max: int) -> bytes:
     from headgate.service.http.openapi import document  # which is made of this table
 
-    return msgspec.json.encode(document())
+    return msgspec.json.encode(document(amount_max))
 
 
 def _reply(status: int, found: Document) -> messages.Reply:

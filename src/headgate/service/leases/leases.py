@@ -7,11 +7,12 @@ remembered until then, so that a repeated call gets the same answer as the first
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from headgate.core.errors import StoreTrouble, ValidationError
 from headgate.core.lease import LeaseAccount
+from headgate.core.plan import Tokens, names_of
 from headgate.core.runtime import Clock
 from headgate.service.decide.answers import LeaseResult, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
@@ -25,13 +26,17 @@ from headgate.service.leases.store import (
 
 SWEEP_MAX = 100
 
+CountsOf = Callable[[str, str], Collection[str]]
+
 
 class Leases:
     """The verbs of leases; each first ends those whose time is over."""
 
-    def __init__(self, store: MemoryLeases, clock: Clock) -> None:
+    def __init__(self, store: MemoryLeases, clock: Clock, counts_of: CountsOf) -> None:
+        """`counts_of` tells the limits of an entity on a resource that tokens count for."""
         self.store = store
         self._clock = clock
+        self._counts_of = counts_of
 
     async def open_lease(self, namespace: str, book: LeaseAccount, ttl_ms: int) -> LeaseResult:
         """An id for what was taken; where it cannot be kept, what was taken goes back."""
@@ -67,7 +72,7 @@ class Leases:
         if lease.state is not LeaseState.OPEN:
             raise lease_ended(lease)
         book = lease.book
-        amounts = _amounts(book, request)
+        amounts = self._amounts(book, request)
         async with self._changing(lease, lease.state):
             await book.settlements.adjust(book, amounts)
         return lease.answer()
@@ -76,7 +81,7 @@ class Leases:
         """The lease holds exactly the actual amounts and is over; repeating it changes nothing."""
         lease = await self._find(request.lease_id, request.namespace)
         book = lease.book
-        actual = _amounts(book, request)
+        actual = self._amounts(book, request)
         if lease.state is not LeaseState.OPEN:
             held = book.consumed
             if lease.state is LeaseState.SETTLED and all(
@@ -98,7 +103,7 @@ class Leases:
             return lease.answer()
         if lease.state is not LeaseState.OPEN:
             raise lease_ended(lease)
-        amounts = {} if whole else _amounts(book, request)
+        amounts = {} if whole else self._amounts(book, request)
         async with self._changing(lease, LeaseState.RELEASED if whole else lease.state):
             if whole:
                 book.keep = False
@@ -143,26 +148,36 @@ class Leases:
         except (StoreTrouble, ServiceError) as trouble:  # it was done, but may not be written
             raise outcome_unknown() from trouble
 
+    def _amounts(self, book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
+        """What is asked, by names of limits the lease has."""
+        if request.amounts is None:
+            tokens = request.tokens
+            return {} if tokens is None else dict.fromkeys(self._counted(book, tokens), tokens)
+        known = {spec.name for demand in book.demands for spec in demand.terms.specs}
+        for name in request.amounts:
+            if name not in known and book.demands:
+                raise invalid(
+                    "amounts",
+                    f"name a limit the lease does not have; it has {', '.join(sorted(known))}",
+                )
+        return request.amounts
+
+    def _counted(self, book: LeaseAccount, tokens: int) -> Sequence[str]:
+        """The limits that tokens mean, of those the lease holds: as for an acquire."""
+        held = tuple(book.consumed)
+        if len(held) < 2:
+            return held
+        own = book.demands[0]
+        counts = self._counts_of(own.key.entity_id, own.key.resource)
+        soft = {spec.name for spec in own.terms.specs if spec.soft}
+        return names_of(held, sum(name not in soft for name in held), Tokens(abs(tokens), counts))
+
     async def _find(self, lease_id: str, namespace: str) -> WireLease:
         await self.sweep()
         lease = await self.store.get(lease_id)
         if lease is None or lease.namespace != namespace or lease.expires_ms <= self._clock():
             raise lease_not_found()
         return lease
-
-
-def _amounts(book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
-    """What is asked, by names of limits the lease has."""
-    if request.amounts is None:
-        return {} if request.tokens is None else dict.fromkeys(book.consumed, request.tokens)
-    known = {spec.name for demand in book.demands for spec in demand.terms.specs}
-    for name in request.amounts:
-        if name not in known and book.demands:
-            raise invalid(
-                "amounts",
-                f"name a limit the lease does not have; it has {', '.join(sorted(known))}",
-            )
-    return request.amounts
 
 
 def outcome_unknown() -> ServiceError:

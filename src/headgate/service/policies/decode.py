@@ -29,7 +29,8 @@ class Policy:
     """One entry of `rate_limits`; without a resource it is its scope's default.
 
     `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
-    what it would have refused.
+    what it would have refused. Where several policies are limits of one bucket, a request's tokens
+    are of those with `counts_tokens`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Policy:
     resource: str | None
     limit: Limit
     key_pattern: str | None = None
+    counts_tokens: bool = False
 
     @property
     def shadow(self) -> bool:
@@ -112,7 +114,8 @@ FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a secon
 DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 
 _AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
-_POLICY = ("name", "scope", "resource", *_AMOUNTS, "key_pattern", "min_refill_interval_ms")
+_POLICY = ("name", "scope", "resource", "limit", *_AMOUNTS, "counts_tokens", "key_pattern",
+           "min_refill_interval_ms")  # fmt: skip
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
 _RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
 
@@ -180,7 +183,7 @@ class _PolicyDecoder:
         self.decoded = Decoded()
         self._warnings = warnings
         self._names: dict[str, int] = {}
-        self._seats: dict[tuple[str, str | None], int] = {}
+        self._limits: dict[tuple[str, str | None], dict[str, int]] = {}  # and the line of each
 
     def rate_limits(self, node: Node, section: str) -> None:
         for item in self.reader.items(node, section, RULES_MAX):
@@ -198,13 +201,15 @@ class _PolicyDecoder:
         scope = value_of(given, "scope", reader.text, parse_scope)
         resource = value_of(given, "resource", self._resource)
         pattern = value_of(given, "key_pattern", reader.text, parse_key_pattern)
-        limit = self._limit(given, TOKENS)
+        limit_name = value_of(given, "limit", reader.text, parse_limit_name)
+        counts = value_of(given, "counts_tokens", reader.switch, usual=False)
+        limit = self._limit(given, limit_name or TOKENS)
         if scope is None or limit is None or name is None:
             return None
-        policy = Policy(name, scope, resource, limit, pattern)
+        policy = Policy(name, scope, resource, limit, pattern, bool(counts))
         if pattern is not None:
             self._identifier(given["key_pattern"], policy)
-        return self._add_limit(node, policy)
+        return self._add_limit(given.get("limit", node), policy, limit_name)
 
     def _name(self, node: Node, field: str) -> str | None:
         name = self.reader.text(node, field, parse_limit_name)
@@ -235,20 +240,26 @@ class _PolicyDecoder:
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
             )
 
-    def _add_limit(self, node: Node, policy: Policy) -> Policy:
+    def _add_limit(self, node: Node, policy: Policy, limit_name: str | None) -> Policy:
         """Policies for one (scope, resource) are limits of one bucket, which has so many seats.
 
-        The first is the plain limit, the others go by their names: a bucket that gets a second
-        policy keeps the level of its first.
+        Where they do not say what their limits are called, the first is the plain limit and the
+        others go by their names: a bucket that gets a second policy keeps the level of its first.
         """
-        place = (policy.scope, policy.resource)
-        seat = self._seats[place] = self._seats.get(place, 0) + 1
-        if seat == LIMITS_MAX + 1:
-            where = f"{policy.scope}/{policy.resource}" if policy.resource else policy.scope
+        known = self._limits.setdefault((policy.scope, policy.resource), {})
+        if known and limit_name is None:
+            limit_name = policy.name
+        limit_name = limit_name or TOKENS
+        where = f"{policy.scope}/{policy.resource}" if policy.resource else policy.scope
+        if limit_name in known:
+            line = known[limit_name]
+            self.reader.fault(
+                node, f"the limit {limit_name!r} of {where} is already on line {line}"
+            )
+        known.setdefault(limit_name, node.line)
+        if len(known) == LIMITS_MAX + 1:
             self.reader.fault(node, f"{where} has more than {LIMITS_MAX} rate limits")
-        if seat == 1:
-            return policy
-        return replace(policy, limit=replace(policy.limit, name=policy.name))
+        return replace(policy, limit=replace(policy.limit, name=limit_name))
 
     def token_costs(self, node: Node, section: str) -> None:
         reader = self.reader

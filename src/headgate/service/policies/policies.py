@@ -228,13 +228,16 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             tuple(policy.limit for policy in group),
             shadow=all(policy.shadow for policy in group),
             level=EXACT if place[1] is not None else SCOPE,
+            counts=tuple(policy.limit.name for policy in group if policy.counts_tokens),
         )
         for place, group in together.items()
     }
 
 
 def _contents(rule: Rule | None) -> tuple[Any, ...]:
-    return () if rule is None else (rule.name, rule.limits, rule.shadow, rule.level)
+    return () if rule is None else (
+        rule.name, rule.limits, rule.shadow, rule.level, rule.counts,
+    )  # fmt: skip
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -251,7 +254,9 @@ def _policy_as_json(policy: Policy) -> dict[str, Any]:
         "name": policy.name,
         "scope": policy.scope,
         "resource": policy.resource,
+        "limit": policy.limit.name,
         **_limit_as_json(policy.limit),
+        "counts_tokens": policy.counts_tokens,
         "key_pattern": policy.key_pattern,
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from headgate.core.errors import HeadgateError
+from headgate.core.limits import AMOUNT_MAX
 from headgate.repository import layer_switches
 from headgate.service.program import Options
 from headgate.service.settings import OnUndecided, OnUnknown, is_loopback
@@ -14,6 +15,7 @@ from headgate.service.settings import OnUndecided, OnUnknown, is_loopback
 PREFIX = "HEADGATE_"
 NO_SNIFFING = ("x-content-type-options", "nosniff")  # with every answer
 WORKERS_MAX = 64
+DIGITS_MAX = 17  # of an option's number: one more than the largest has
 
 
 class OptionError(HeadgateError):
@@ -110,6 +112,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)])
     add("--new-identifiers-per-minute", "bound on identifiers nobody registered; 0 is none",
         type=within(0, 1_000_000_000))  # fmt: skip
+    add("--amount-max", "the most that may be asked of a limit at once",
+        type=within(1, AMOUNT_MAX))  # fmt: skip
     add("--envoy-undecided", "answer to Envoy where nothing can be decided",
         choices=[*map(str, OnUndecided)])  # fmt: skip
     add("--deadline-ms", "longest a request may take", type=within(50, 60_000))
@@ -133,7 +137,7 @@ def within(least: int, most: int) -> Callable[[str], int]:
     """Reads the value of an option that is a whole number from `least` to `most`."""
 
     def whole(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text[:10]) <= most):
+        if not (text.isascii() and text.isdigit() and least <= int(text[:DIGITS_MAX]) <= most):
             raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
         return int(text)
 

@@ -324,7 +324,7 @@ def startup_message(serving: ServerOptions, program: Program) -> str:
         lines.append(f"  grpc      {serving.host}:{serving.grpc_port}")
     key = "" if serving.program.keys is None else " -H 'authorization: Bearer hg_…'"
     lines.append(
-        f"try: curl -i {url}/v1/ratelimit/check{key} -H 'content-type: application/json' "
+        f"try: curl -i {url}/v1/ratelimit/take{key} -H 'content-type: application/json' "
         f'-d \'{{"identifier": "ann", "resource": "api.search"}}\''
     )
     lines.append(f"look: {url}/")

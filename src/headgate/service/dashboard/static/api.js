@@ -83,3 +83,9 @@ export function query(values) {
   );
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
+
+// How much a request asks: tokens where there is one limit, as many of each where there are several.
+export function howMuch(tokens, limits) {
+  if (limits.length < 2) return { tokens };
+  return { amounts: Object.fromEntries(limits.map((one) => [one.limit.name, tokens])) };
+}

@@ -1,12 +1,12 @@
 // "Would it pass?" without taking anything.
 
-import { ask, may, seat } from "./api.js";
+import { ask, get, howMuch, may, seat } from "./api.js";
 import { field, h, wide } from "./dom.js";
 import { wait } from "./format.js";
 
 // `who` tells scope, identifier and resource when it is asked.
 export function whatIf(who, ...more) {
-  const tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
+  const tokens = h("input", { type: "number", min: 1, max: 9007199254740991, value: "1", required: true });
   const out = h("p", { class: "verdict", role: "status", id: "what-if", hidden: true });
   const tell = ([text, kind]) => {
     out.hidden = false;
@@ -20,13 +20,10 @@ export function whatIf(who, ...more) {
       onsubmit: async (event) => {
         event.preventDefault();
         try {
-          const request = {
-            ...who(),
-            namespace: seat.namespace,
-            tokens: Number(tokens.value),
-            dry_run: true,
-          };
-          tell(told(await ask("POST", "/v1/ratelimit/check", request, [429, 503])));
+          const whom = { ...who(), namespace: seat.namespace };
+          const { limits } = await get(`/v1/explain?${new URLSearchParams(whom)}`);
+          const request = { ...whom, ...howMuch(Number(tokens.value), limits) };
+          tell(told(await ask("POST", "/v1/ratelimit/peek", request, [429, 503])));
         } catch (problem) {
           tell([problem.message, "bad"]);
         }

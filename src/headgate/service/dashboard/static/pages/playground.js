@@ -1,6 +1,6 @@
 // Fire requests at a bucket and watch it run dry, refuse, and fill again.
 
-import { ask, enc, get, may, seat, space } from "../api.js";
+import { ask, enc, get, howMuch, may, seat, space } from "../api.js";
 import { field, fill, h, say, title } from "../dom.js";
 import { watch } from "../feed.js";
 import { clock, wait } from "../format.js";
@@ -42,7 +42,7 @@ class Playground {
       required: true,
       spellcheck: "false",
     });
-    this.tokens = h("input", { type: "number", min: 1, max: 100000, value: "1", required: true });
+    this.tokens = h("input", { type: "number", min: 1, max: 9007199254740991, value: "1", required: true });
     this.status = h("p", { class: "verdict", role: "status", id: "verdict" }, "Nothing fired yet");
     this.lines = h("ol", { class: "stream", "aria-label": "Answers, newest first" });
     this.sums = { 200: 0, 429: 0, other: 0, degraded: 0 };
@@ -150,11 +150,11 @@ class Playground {
       scope: this.scope.value,
       identifier: this.identifier.value,
       resource: this.resource.value,
-      tokens: Number(this.tokens.value),
+      ...howMuch(Number(this.tokens.value), this.limits ?? []),
     };
     try {
       const began = performance.now();
-      const { status, body } = await ask("POST", "/v1/ratelimit/check", request, [429, 503]);
+      const { status, body } = await ask("POST", "/v1/ratelimit/take", request, [429, 503]);
       this.answered(status, body, performance.now() - began);
     } catch (problem) {
       this.aim(null);
@@ -248,6 +248,7 @@ class Playground {
     });
     const why = await get(`/v1/explain?${query}`);
     this.entityId = why.entity_id;
+    this.limits = why.limits;
     const found = await get(
       `${space()}/buckets/${enc(why.entity_id)}?${new URLSearchParams({ resource: this.resource.value })}`,
     );

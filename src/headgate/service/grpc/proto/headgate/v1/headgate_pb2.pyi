@@ -24,7 +24,7 @@ ON_EXPIRY_REFUND: OnExpiry
 ON_EXPIRY_KEEP: OnExpiry
 
 class CheckRateLimitRequest(_message.Message):
-    __slots__ = ("identifier", "resource", "tokens", "scope", "dry_run", "metadata", "endpoint", "namespace")
+    __slots__ = ("identifier", "resource", "tokens", "scope", "dry_run", "metadata", "endpoint", "namespace", "amounts", "entity")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,13 @@ class CheckRateLimitRequest(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AmountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +47,8 @@ class CheckRateLimitRequest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    AMOUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
     identifier: str
     resource: str
     tokens: int
@@ -48,10 +57,12 @@ class CheckRateLimitRequest(_message.Message):
     metadata: _containers.ScalarMap[str, str]
     endpoint: str
     namespace: str
-    def __init__(self, identifier: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., scope: _Optional[str] = ..., dry_run: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ..., endpoint: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    amounts: _containers.ScalarMap[str, int]
+    entity: str
+    def __init__(self, identifier: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., scope: _Optional[str] = ..., dry_run: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ..., endpoint: _Optional[str] = ..., namespace: _Optional[str] = ..., amounts: _Optional[_Mapping[str, int]] = ..., entity: _Optional[str] = ...) -> None: ...
 
 class CheckRateLimitResponse(_message.Message):
-    __slots__ = ("allowed", "tokens_remaining", "tokens_capacity", "retry_after_seconds", "reset_at", "degraded", "degraded_reason", "warning", "shadowed", "dry_run", "error", "limits", "scope", "resource", "tokens")
+    __slots__ = ("allowed", "tokens_remaining", "tokens_capacity", "retry_after_seconds", "reset_at", "degraded", "degraded_reason", "warning", "shadowed", "dry_run", "error", "limits", "scope", "resource", "tokens", "entity")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_REMAINING_FIELD_NUMBER: _ClassVar[int]
     TOKENS_CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +78,7 @@ class CheckRateLimitResponse(_message.Message):
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     tokens_remaining: int
     tokens_capacity: int
@@ -82,7 +94,8 @@ class CheckRateLimitResponse(_message.Message):
     scope: str
     resource: str
     tokens: int
-    def __init__(self, allowed: _Optional[bool] = ..., tokens_remaining: _Optional[int] = ..., tokens_capacity: _Optional[int] = ..., retry_after_seconds: _Optional[float] = ..., reset_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., warning: _Optional[str] = ..., shadowed: _Optional[bool] = ..., dry_run: _Optional[bool] = ..., error: _Optional[_Union[Refusal, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[AppliedLimit, _Mapping]]] = ..., scope: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
+    entity: str
+    def __init__(self, allowed: _Optional[bool] = ..., tokens_remaining: _Optional[int] = ..., tokens_capacity: _Optional[int] = ..., retry_after_seconds: _Optional[float] = ..., reset_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., warning: _Optional[str] = ..., shadowed: _Optional[bool] = ..., dry_run: _Optional[bool] = ..., error: _Optional[_Union[Refusal, _Mapping]] = ..., limits: _Optional[_Iterable[_Union[AppliedLimit, _Mapping]]] = ..., scope: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., entity: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "message")
@@ -147,16 +160,27 @@ class Problem(_message.Message):
     def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., field: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class Descriptor(_message.Message):
-    __slots__ = ("scope", "resource", "identifier", "tokens")
+    __slots__ = ("scope", "resource", "identifier", "tokens", "amounts", "entity")
+    class AmountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    AMOUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
     scope: str
     resource: str
     identifier: str
     tokens: int
-    def __init__(self, scope: _Optional[str] = ..., resource: _Optional[str] = ..., identifier: _Optional[str] = ..., tokens: _Optional[int] = ...) -> None: ...
+    amounts: _containers.ScalarMap[str, int]
+    entity: str
+    def __init__(self, scope: _Optional[str] = ..., resource: _Optional[str] = ..., identifier: _Optional[str] = ..., tokens: _Optional[int] = ..., amounts: _Optional[_Mapping[str, int]] = ..., entity: _Optional[str] = ...) -> None: ...
 
 class CheckAllRequest(_message.Message):
     __slots__ = ("descriptors", "identifier", "scope", "tokens", "dry_run", "metadata", "endpoint", "namespace")
@@ -208,7 +232,7 @@ class CheckAllResponse(_message.Message):
     def __init__(self, allowed: _Optional[bool] = ..., results: _Optional[_Iterable[_Union[CheckRateLimitResponse, _Mapping]]] = ..., blocking: _Optional[int] = ..., most_restrictive: _Optional[int] = ..., retry_after_seconds: _Optional[float] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., dry_run: _Optional[bool] = ..., error: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("identifier", "resource", "tokens", "scope", "amounts", "ttl_seconds", "on_expiry", "metadata", "endpoint", "namespace")
+    __slots__ = ("identifier", "resource", "tokens", "scope", "amounts", "ttl_seconds", "on_expiry", "metadata", "endpoint", "namespace", "entity")
     class AmountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +257,7 @@ class AcquireRequest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
     identifier: str
     resource: str
     tokens: int
@@ -243,7 +268,8 @@ class AcquireRequest(_message.Message):
     metadata: _containers.ScalarMap[str, str]
     endpoint: str
     namespace: str
-    def __init__(self, identifier: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., scope: _Optional[str] = ..., amounts: _Optional[_Mapping[str, int]] = ..., ttl_seconds: _Optional[int] = ..., on_expiry: _Optional[_Union[OnExpiry, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., endpoint: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    entity: str
+    def __init__(self, identifier: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., scope: _Optional[str] = ..., amounts: _Optional[_Mapping[str, int]] = ..., ttl_seconds: _Optional[int] = ..., on_expiry: _Optional[_Union[OnExpiry, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., endpoint: _Optional[str] = ..., namespace: _Optional[str] = ..., entity: _Optional[str] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("check", "lease")

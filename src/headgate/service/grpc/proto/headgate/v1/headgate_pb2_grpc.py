@@ -41,6 +41,16 @@ class RateLimiterStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Take = channel.unary_unary(
+                '/headgate.v1.RateLimiter/Take',
+                request_serializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.SerializeToString,
+                response_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitResponse.FromString,
+                _registered_method=True)
+        self.Peek = channel.unary_unary(
+                '/headgate.v1.RateLimiter/Peek',
+                request_serializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.SerializeToString,
+                response_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitResponse.FromString,
+                _registered_method=True)
         self.CheckRateLimit = channel.unary_unary(
                 '/headgate.v1.RateLimiter/CheckRateLimit',
                 request_serializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.SerializeToString,
@@ -89,8 +99,22 @@ class RateLimiterServicer:
     `headgate-field` and `retry-after-ms`.
     """
 
-    def CheckRateLimit(self, request, context):
+    def Take(self, request, context):
         """Takes the tokens, or says how long to wait.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Peek(self, request, context):
+        """The same, and takes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckRateLimit(self, request, context):
+        """What Take was called first: the same call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,6 +172,16 @@ class RateLimiterServicer:
 
 def add_RateLimiterServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Take': grpc.unary_unary_rpc_method_handler(
+                    servicer.Take,
+                    request_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.FromString,
+                    response_serializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitResponse.SerializeToString,
+            ),
+            'Peek': grpc.unary_unary_rpc_method_handler(
+                    servicer.Peek,
+                    request_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.FromString,
+                    response_serializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitResponse.SerializeToString,
+            ),
             'CheckRateLimit': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckRateLimit,
                     request_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckRateLimitRequest.FromString,
