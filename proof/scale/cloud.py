@@ -82,6 +82,10 @@ class World:
     def gate(self) -> WorldGate:
         return WorldGate(self)
 
+    def pace(self, *, blocking: bool) -> World:
+        """Whoever is given this clock waits by it."""
+        return self
+
 
 class WorldGate:
     def __init__(self, world: World) -> None:

@@ -25,7 +25,7 @@ from headgate.layers.breaker import Breaker
 from headgate.layers.held_tokens import SHARE
 from headgate.layers.prefetch import Prefetch
 from headgate.layers.stack import add_layers
-from headgate.repository import Repository
+from headgate.repository import CACHE_TTL_S, Repository
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.protocol.item import StateCache
 from headgate.stores.dynamodb.store import DynamoStore
@@ -290,15 +290,20 @@ ARRIVE_US = 200_000  # in which a herd arrives
 class Pods(Fleet):
     """Processes with a whole limiter each."""
 
-    def __init__(self, seed: int, pods: int, limit: Limit, rule: OnUnavailable) -> None:
-        super().__init__(seed, 0)
+    def __init__(
+        self, seed: int, pods: int, limit: Limit, rule: OnUnavailable, *,
+        ttl_s: float = CACHE_TTL_S, **cloud: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(seed, 0, **cloud)
         self.calls_at: Counter[int] = Counter()  # by second
         self.limiters = []
         for _ in range(pods):
             backend = over_port(CloudPort(self.cloud), TABLE, blocking=False, usage="off")
             assert isinstance(backend.store, DynamoStore)
             backend.store._table._pace = self.world  # of all that it holds
-            home = Repository("dynamodb://hot", clock=self.world, _backend=backend)
+            home = Repository(
+                "dynamodb://hot", clock=self.world, config_cache_ttl=ttl_s, _backend=backend
+            )
             limiter = RateLimiter(home, limits=[limit], clock=None, on_unavailable=rule)
             self.limiters.append(limiter)
             layer: Any = limiter.engine.store
@@ -338,6 +343,34 @@ def many_entities(seed: int, name: str, *, entities: int, asks: int, pods: int) 
     them.world.run()
     hottest = max(them.cloud.indexed.values()) / them.tally.asked
     note = f"{entities:.0e} ids; {hottest:.2f} entries per acquire in the hottest index key"
+    return them.row(name, shards=1, note=note)
+
+
+def new_entities(
+    seed: int, name: str, *, per_s: int, pods: int, run_ms: int, ttl_ms: int,
+    saved_ms: int = SAVED_MS,
+) -> Row:  # fmt: skip
+    """Every acquire is by an entity never seen, and so often a second. The run is short, so the TTL
+    is, too: it ends several times meanwhile, at the same moment for everybody who asks then."""
+    them = Pods(
+        seed, pods, Limit.per_minute("x", 60), OnUnavailable.BLOCK, ttl_s=ttl_ms / 1000,
+        saved_ms=saved_ms,
+    )  # fmt: skip
+    world = them.world
+
+    async def asking(limiter: RateLimiter, pod: int) -> None:
+        await them.acquire(limiter, f"first-{pod}")  # the namespace is known from then on
+        begin_us = world.now_us
+        moments = arrivals_us(world.rng, per_s / pods, begin_us + run_ms * US, begin_us)
+        for place, at_us in enumerate(moments):
+            await world.pause_us(at_us - world.now_us)
+            world.spawn(them.acquire(limiter, f"e{pod}-{place}"))
+
+    for pod, limiter in enumerate(them.limiters):
+        world.spawn(asking(limiter, pod))
+    world.run()
+    reads = them.cloud.reads / them.tally.asked
+    note = f"{pods} pods; {them.tally.away} unavailable, {reads:.2f} read units an acquire"
     return them.row(name, shards=1, note=note)
 
 
@@ -439,6 +472,7 @@ WHOLE: dict[str, Scenario] = {
     "outage 30 s, ALLOW": partial(outage, pods=50, per_s=200, seconds=75, away=(10, 40),
         rule=OnUnavailable.ALLOW),
     "10^8 entities": partial(many_entities, entities=10**8, asks=4000, pods=20),
+    "20k/s new entities": partial(new_entities, per_s=20_000, pods=20, run_ms=2000, ttl_ms=300),
     "parent of 10^5": partial(hot_parent, per_s=5000, clients=50, children=100_000,
         run_ms=1000),
     "100k/s, one entity": partial(one_entity, per_s=100_000, clients=100, warm_ms=200,
@@ -456,6 +490,8 @@ SMALL: dict[str, Scenario] = {
     "20k/s, prefetch, weak partitions": partial(one_entity, per_s=20_000, clients=20,
         warm_ms=400, run_ms=400, prefetch=True, bears=0.05),
     "10^8 entities": partial(many_entities, entities=10**8, asks=300, pods=3),
+    "20k/s new entities": partial(new_entities, per_s=20_000, pods=20, run_ms=150, ttl_ms=50,
+        saved_ms=LASTING_MS),
     "parent of 10^5": partial(hot_parent, per_s=3000, clients=8, children=100_000, run_ms=600),
     "herd, each as told": partial(herd, callers=400, processes=5, how="told"),
     "herd, wait=": partial(herd, callers=400, processes=5, how="wait"),

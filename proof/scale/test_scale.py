@@ -93,6 +93,16 @@ def test_a_new_entity_is_two_round_trips() -> None:
     assert (found.trips_at(0.5), found.trips_at(0.99)) == (2, 2)
 
 
+def test_new_entities_meet_no_item_that_all_of_them_read() -> None:
+    """The system's and the resource's items bear 3 000 reads a second, all processes together."""
+    found = row("20k/s new entities")
+    assert found.asked > 2500
+    assert (found.away, found.held_back) == (0, 0)
+    assert found.admitted == found.asked
+    assert found.trips_at(0.5) == 2
+    assert found.trips_at(0.99) <= 3, "who meets the end of a TTL waits for one read of another"
+
+
 def test_an_outage_costs_a_few_calls_and_ends() -> None:
     blocked, allowed = row("outage, BLOCK"), row("outage, ALLOW")
     assert blocked.excess <= 0

@@ -18,7 +18,7 @@ from headgate.core.plan_cache import Configs
 from headgate.core.runtime import Clock
 from headgate.layers.stack import split_options
 from headgate.stores.catalog import Backend
-from headgate.transport.gates import steady_clock
+from headgate.transport.gates import gate_factory_for, steady_clock
 
 # --------------------------------------------------------------------------------------------------
 # From a URL to a backend: one table of stores; a new one is one line.
@@ -256,7 +256,8 @@ class Repository(NamespaceAdmin, Operations):
             self.url, blocking=_blocking, clock=clock, strict=_strict
         )
         time = clock or steady_clock()
-        configs = Configs(backend.catalog, namespace, config_cache_ttl, time)
+        pace = gate_factory_for(clock, blocking=_blocking)
+        configs = Configs(backend.catalog, namespace, config_cache_ttl, time, pace)
         self._bind(backend, configs, time, drives_time=_drives_time(backend, clock))
 
     @classmethod

@@ -125,7 +125,7 @@ def test_limits_that_were_known_do_not_hide_a_missing_right() -> None:
     clock = limiter.engine.clock
     clock.advance(3_600_000)  # what was looked up is past its time
     denied = StoreDenied("no dynamodb:BatchGetItem on the table limits")
-    limiter.engine.configs.catalog.lookup = failing(denied)  # type: ignore[method-assign]
+    limiter.engine.configs.catalog.version = failing(denied)  # type: ignore[method-assign]
     with pytest.raises(StoreDenied, match="BatchGetItem"):
         take(limiter, "a", "api", {"rpm": 1})
 
@@ -338,6 +338,7 @@ class Away:
         self.asked = 0
         catalog = limiter.core.configs.catalog
         catalog.lookup = catalog.get_namespace = self._down  # type: ignore[method-assign]
+        catalog.version = self._down  # type: ignore[method-assign]
 
     async def _down(self, *_: Any) -> Any:
         self.asked += 1

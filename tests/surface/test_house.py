@@ -34,19 +34,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1026,
+    ".": 1027,
     "admin": 1374,
-    "aws": 3132,
-    "cli": 3669,
+    "aws": 3167,
+    "cli": 3672,
     "client": 1637,
-    "core": 4167,
+    "core": 4336,
     "declare": 684,
     "integrations": 1898,
     "layers": 1386,
     "service": 11547,
-    "stores": 13135,
-    "testing": 1656,
-    "transport": 1758,
+    "stores": 13204,
+    "testing": 1696,
+    "transport": 1799,
 }
 
 PURE = (

@@ -383,8 +383,7 @@ class Engine:
         return parts, rule
 
     def _forget_plans(self, verdict: Verdict) -> None:
-        for demand in verdict.demands:
-            self.configs.cache.drop((demand.key.entity_id, demand.key.resource))
+        self.configs.forget(verdict.demands)
 
 
 # --------------------------------------------------------------------------------------------------

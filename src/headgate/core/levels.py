@@ -92,6 +92,15 @@ class EntityConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CommonLevels:
+    """What all entities share for a resource, as it was at a version of the configuration."""
+
+    version: int
+    resource: StoredLevel | None
+    system: StoredLevel | None
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """All that a plan needs from the catalog, read at one moment.
 

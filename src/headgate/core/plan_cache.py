@@ -1,18 +1,25 @@
 """The configuration a limiter works with: looked up once, cached for a while, turned into plans.
 
-A warm acquire must not ask the catalog. So what was looked up for an (entity, resource) is kept for
-a few seconds, and with it the plans that were made from it: one for the limiter's own defaults, and
-one for each set of limits that callers passed. Other processes' changes are noticed in two ways:
-the entry ends, or a bucket turns out to be kept under a newer version and the store says so
-(`verdict.outdated`), which drops the entry at once. While the store is away an entry serves past
-its end, because limits that were right a minute ago are better than none.
+A warm acquire must not ask the catalog. So what was looked up for an (entity, resource) is kept,
+and with it the plans that were made from it: one for the limiter's own defaults, and one for each
+set of limits that callers passed. After the TTL an entry is not read again but confirmed: every
+change moves the namespace's version on, so what was looked up at the version that stands now is
+still true. One small read of the version per TTL confirms all entries of a process together.
+
+Other processes' changes are noticed in two ways: that read tells another version, and entries are
+read again as they are asked for; or a bucket turns out to be kept under a newer version and the
+store says so (`verdict.outdated`), which drops the entry and the confirmation at once. While the
+store is away an entry serves past its end, because limits that were right a minute ago are better
+than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from headgate.core.decision import Demand
 from headgate.core.errors import (
     DisabledError,
     NamespaceNotFoundError,
@@ -20,7 +27,7 @@ from headgate.core.errors import (
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.levels import EntityConfig, Lookup, Mode, resolve
+from headgate.core.levels import CommonLevels, EntityConfig, Lookup, Mode, resolve
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
@@ -33,14 +40,19 @@ from headgate.core.plan import Cache, Plan, Slot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
+from headgate.transport.gates import GateFactory, SingleRead
 
 VARIANTS_MAX = 16
 SHARED_PLANS_MAX = 1024
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
+RESOURCES_MAX = 1024  # whose levels are kept beside the version
+TURNS_MAX = 8  # reads of others that a caller waits for before it makes its own
+WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
 AWAY_MS = 1000  # after a read that failed, what is known serves for this long without another
 
 Variant = object
+LookupKey = tuple[str, str]  # an entity and a resource
 
 
 class Defaults:
@@ -67,10 +79,33 @@ class CachedLookup:
     plans: dict[Variant, Plan] = field(default_factory=dict)
 
 
-class Configs:
-    """Plans for one namespace, at most `ttl_s` behind what is stored."""
+class ConfirmedVersion(NamedTuple):
+    """The version of the configuration that a read told, when that began, and until when it counts.
 
-    def __init__(self, catalog: Catalog, namespace: str, ttl_s: float, clock: Clock) -> None:
+    `levels` are what all entities share at this version, by resource. Replaced as a whole, so that
+    no thread sees half of a change.
+    """
+
+    version: int
+    at_ms: int
+    until_ms: int
+    levels: dict[str, CommonLevels]
+
+
+class Configs:
+    """Plans for one namespace, at most `ttl_s` behind what is stored.
+
+    Without a pace nobody waits for another's read.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        namespace: str,
+        ttl_s: float,
+        clock: Clock,
+        pace: GateFactory | None = None,
+    ) -> None:
         if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)):
             raise ValidationError("config_cache_ttl", ttl_s, "must be a number of seconds")
         if not 0 <= ttl_s <= TTL_SECONDS_MAX:
@@ -84,6 +119,9 @@ class Configs:
         self._cached = self.cache.get
         self.guard: Guard | None = None  # of the latest limiter that has a breaker
         self._known_until_ms = 0
+        self._seen: ConfirmedVersion | None = None
+        self._single_read = SingleRead(pace)
+        self._invalidations = 0
         self._terms: dict[Terms, Terms] = {}
         self._shared_plans = SharedPlans()
         self._namespace_id: str | None = None
@@ -164,6 +202,7 @@ class Configs:
         return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
 
     async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
+        """What is known and fresh or confirmed, else read; an outage is served from what was."""
         parse_entity_id(entity_id)
         parse_resource(resource)
         key = (entity_id, resource)
@@ -174,33 +213,144 @@ class Configs:
         if stale is not None and now_ms < self._known_until_ms:
             return stale
         try:
-            if self.guard is None:
-                lookup = await self._lookup(entity_id, resource)
-            else:
-                lookup = await self.guard(lambda: self._lookup(entity_id, resource))
+            return await self._confirmed_lookup(key, now_ms)
         except StoreTrouble as trouble:
             if stale is None or isinstance(trouble, StoreDenied):
                 raise  # what was known is for an outage, which ends by itself
             self._known_until_ms = self.clock() + AWAY_MS
             return stale
-        cached_lookup = CachedLookup(lookup)
-        self.cache.put(key, cached_lookup, now_ms)
-        return cached_lookup
 
-    async def _lookup(self, entity_id: str, resource: str) -> Lookup:
-        """A namespace that is gone under the id it had (a store that lost everything, or it was
-        purged) may be there under another: its name is looked up once more."""
-        remembered = self._namespace_id
+    async def _confirmed_lookup(self, key: LookupKey, now_ms: int) -> CachedLookup:
+        """The lookup at a version that was confirmed less than a TTL ago.
+
+        Where that is longer ago, one caller reads for all of this process. Before anything was
+        confirmed nobody waits: each has its own levels to read, and is told the version with them.
+        """
+        for _ in range(TURNS_MAX):
+            seen = self._seen
+            if seen is None or now_ms < seen.until_ms:
+                break
+            failures = self._single_read.failures
+            gate = self._single_read.join()
+            if gate is None:
+                return await self._read_for_all(key, seen)
+            if not await gate.wait(WAIT_MS):
+                break
+            now_ms = self.clock()
+            if self._single_read.failures > failures:
+                stale = self.cache.stale(key)
+                if stale is not None and now_ms < self._known_until_ms:
+                    return stale
+                break
+        return await self._serve_or_read(key, now_ms)
+
+    async def _read_for_all(self, key: LookupKey, seen: ConfirmedVersion) -> CachedLookup:
+        """Confirms the version by the smallest read that serves the caller, too."""
+        failed = False
         try:
-            return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
+            stale = self.cache.stale(key)
+            if stale is None or stale.lookup.version != seen.version:
+                return await self._read(key)  # which tells the version as well
+            await self._read_version()
+        except Exception as error:
+            failed = True
+            if isinstance(error, StoreTrouble) and not isinstance(error, StoreDenied):
+                self._known_until_ms = self.clock() + AWAY_MS
+            raise
+        finally:
+            self._single_read.end(failed=failed)
+        return await self._serve_or_read(key, self.clock())
+
+    async def _serve_or_read(self, key: LookupKey, now_ms: int) -> CachedLookup:
+        """What is known, if the version it is of was confirmed; else it is read."""
+        seen = self._seen
+        if seen is None or now_ms >= seen.until_ms:
+            return await self._read(key)
+        stale = self.cache.stale(key)
+        if stale is None or stale.lookup.version != seen.version:
+            return await self._read(key, seen)
+        # It was true when the version was confirmed, not now: its time counts from then.
+        self.cache.put(key, stale, seen.at_ms)
+        return stale
+
+    async def _read_version(self) -> None:
+        at_ms, invalidations = self.clock(), self._invalidations
+
+        async def read() -> int:
+            return await self.catalog.version(await self.namespace_id())
+
+        try:
+            version = await self._guarded(read)
+        except NamespaceNotFoundError:  # a lookup finds out where it is now
+            self.invalidate(namespace=True)
+            return
+        if invalidations == self._invalidations:
+            self._confirm(version, at_ms)
+
+    async def _read(self, key: LookupKey, seen: ConfirmedVersion | None = None) -> CachedLookup:
+        """Looks up all of it, or what the confirmed version does not bring along.
+
+        A namespace that is gone under the id it had (a store that lost everything, or it was
+        purged) may be there under another: its name is looked up once more.
+        """
+        known = None if seen is None else seen.levels.get(key[1])
+        remembered, invalidations, at_ms = self._namespace_id, self._invalidations, self.clock()
+
+        async def read() -> Lookup:
+            return await self.catalog.lookup(await self.namespace_id(), *key, known)
+
+        try:
+            lookup: Lookup = await self._guarded(read)
         except NamespaceNotFoundError:
             if remembered is None:
                 raise
-        self.invalidate(namespace=True)
-        return await self.catalog.lookup(await self.namespace_id(), entity_id, resource)
+            self.invalidate(namespace=True)
+            return await self._read(key)
+        cached_lookup = CachedLookup(lookup)
+        if invalidations == self._invalidations:  # else it may be older than what was changed here
+            if seen is not None and known is not None and lookup.version == known.version:
+                at_ms = seen.at_ms  # the levels that were known are as old as that
+            else:
+                self._confirm(lookup.version, at_ms, lookup.lineage[0], key[1])
+            self.cache.put(key, cached_lookup, at_ms)
+        return cached_lookup
+
+    async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
+        return await (read() if self.guard is None else self.guard(read))
+
+    def _confirm(
+        self, version: int, at_ms: int, told: EntityConfig | None = None, resource: str = ""
+    ) -> None:
+        """Notes what a read that began then told, unless a later one was heard before."""
+        if self.cache.ttl_ms <= 0:
+            return
+        seen = self._seen
+        if seen is None or (at_ms, version) >= (seen.at_ms, seen.version):
+            levels = seen.levels if seen is not None and seen.version == version else {}
+            seen = ConfirmedVersion(version, at_ms, at_ms + self.cache.ttl_ms, levels)
+            self._seen = seen
+        if told is not None and seen.version == version:
+            if len(seen.levels) >= RESOURCES_MAX:
+                seen.levels.clear()
+            seen.levels[resource] = CommonLevels(version, told.resource, told.system)
+
+    def forget(self, demands: Sequence[Demand]) -> None:
+        """A bucket is kept under a newer configuration than these demands were made with: they are
+        planned anew, and so is the version confirmed, unless both has happened since."""
+        version = max(demand.terms.version for demand in demands)
+        for demand in demands:
+            key = (demand.key.entity_id, demand.key.resource)
+            cached_lookup = self.cache.stale(key)
+            if cached_lookup is not None and cached_lookup.lookup.version <= version:
+                self.cache.drop(key)
+        seen = self._seen
+        if seen is not None and seen.version <= version:
+            self._seen = seen._replace(at_ms=self.clock(), until_ms=0)
 
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
+        self._invalidations += 1
+        self._seen = None
         self.cache.invalidate()
         if namespace:
             self._namespace_id = None

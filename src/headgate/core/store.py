@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
 from headgate.core.history import AuditEvent, UsageQuery
-from headgate.core.levels import Lookup, Namespace, Page
+from headgate.core.levels import CommonLevels, Lookup, Namespace, Page
 from headgate.core.record import BucketKey, Record
 
 
@@ -187,8 +187,19 @@ def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refu
 class Catalog(Protocol):
     """What decisions read of the catalog; `headgate.stores.catalog` is all of it."""
 
-    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
-        """What a plan needs, in one batched read; NamespaceStateError if it was deleted."""
+    async def lookup(
+        self, namespace: str, entity_id: str, resource: str, known: CommonLevels | None = None
+    ) -> Lookup:
+        """What a plan needs, in one batched read; NamespaceStateError if it was deleted.
+
+        A store that pays for each item it reads takes the resource's and the system's level from
+        what is `known`: the lookup is of that version then, and no part of it is older. Where
+        something newer turns up, and in stores that read all at once anyway, all of it is read.
+        """
+        ...
+
+    async def version(self, namespace: str) -> int:
+        """The version that a lookup would be of now, for less; it raises what a lookup raises."""
         ...
 
     async def get_namespace(self, name: str) -> Namespace | None:

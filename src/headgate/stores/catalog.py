@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from headgate.admin.documents import entity_as_json, stored_as_json
 from headgate.core.errors import (
@@ -23,6 +23,7 @@ from headgate.core.errors import (
 )
 from headgate.core.history import audit_event
 from headgate.core.levels import (
+    CommonLevels,
     Entity,
     Level,
     Lookup,
@@ -72,6 +73,14 @@ def change(
     return method
 
 
+class LookupVerb(Protocol):
+    """See `headgate.core.store.Catalog.lookup`; made by each store, as the one hot read."""
+
+    def __call__(
+        self, namespace: str, entity_id: str, resource: str, known: CommonLevels | None = None
+    ) -> Coroutine[Any, Any, Lookup]: ...
+
+
 class RecordsCatalog:
     """Entities, stored limits and namespaces. Every change leaves its audit event in the same
     step, and every change of limits, modes or parents moves the namespace's version on.
@@ -79,12 +88,14 @@ class RecordsCatalog:
     A store adds `lookup` and the four methods that raise here.
     """
 
-    # What a plan needs of a namespace, an entity and a resource, in one batched read;
-    # NamespaceStateError if the namespace was deleted.
-    lookup: Callable[[str, str, str], Coroutine[Any, Any, Lookup]]
+    lookup: LookupVerb
 
     def __init__(self, records: Records) -> None:
         self.records = records
+
+    async def version(self, namespace: str) -> int:
+        """The version of the namespace's configuration, of the smallest read there is."""
+        return (await self.records.read(namespace)).version
 
     async def get_version_record(self) -> Mapping[str, Any]:
         """The schema's version and what else was noted; reading it proves the store answers."""

@@ -13,7 +13,7 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
-from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.levels import CommonLevels, Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.testing.contract import Arena, every_page
 
@@ -154,6 +154,46 @@ async def every_change_moves_the_version_on(arena: Arena) -> None:
     await seen()
     assert versions == sorted(set(versions))
     assert not await catalog.delete_stored(ns, Level("e", "r"), None, 1)
+
+
+async def the_version_is_that_of_a_lookup(arena: Arena) -> None:
+    """It confirms what was looked up, and raises what a lookup raises."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    for place in range(3):
+        assert await catalog.version(ns) == (await catalog.lookup(ns, "e", "r")).version
+        await catalog.update_stored(ns, Level(None, f"r{place}"), {"limits": (RPM,)}, None, 1)
+    await catalog.delete_stored(ns, Level(None, "r0"), None, 1)
+    assert await catalog.version(ns) == (await catalog.lookup(ns, "e", "r")).version
+    made = await catalog.register_namespace("tenant", None, 1)
+    await catalog.delete_namespace("tenant", None, 2)
+    assert await _catch(catalog.version(made.id), NamespaceStateError)
+    await catalog.purge_namespace(made.id, None, 3)
+    assert await _catch(catalog.version(made.id), NamespaceNotFoundError)
+
+
+async def a_lookup_may_be_told_what_is_known(arena: Arena) -> None:
+    """Under known levels it is of their version, or all of it is read; what is of the entity is
+    never older than it is now."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    await catalog.update_stored(ns, Level(None, "r"), {"limits": (RPM,)}, None, 1)
+    await catalog.create_entity(ns, Entity("p"), None, 1)
+    await catalog.create_entity(ns, Entity("e", parent_id="p", cascade=True), None, 1)
+    whole = await catalog.lookup(ns, "e", "r")
+    first = whole.lineage[0]
+    known = CommonLevels(whole.version, first.resource, first.system)
+    assert await catalog.lookup(ns, "e", "r", known) == whole
+    await catalog.update_stored(ns, Level(), {"limits": (TPM,)}, None, 1)
+    later = await catalog.lookup(ns, "e", "r", known)
+    levels = (later.lineage[0].resource, later.lineage[0].system)
+    if later.version == known.version:
+        assert levels == (known.resource, known.system)
+    else:
+        assert later == await catalog.lookup(ns, "e", "r")
+    for who in ("e", "p"):
+        await catalog.update_stored(ns, Level(who, "r"), {"limits": (RPM,)}, None, 1)
+        now = await catalog.lookup(ns, "e", "r", known)
+        assert now == await catalog.lookup(ns, "e", "r")
+        assert now.version > known.version
 
 
 async def a_level_is_changed_in_part(arena: Arena) -> None:

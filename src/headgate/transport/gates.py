@@ -2,7 +2,8 @@
 
 A WaitGate is something to wait at until it is opened or time is up; a GateFactory makes gates.
 `wait_finished` waits for work that must not be abandoned once it was sent. A PerOwner keeps one
-thing per event loop or process. This is all that the core knows of either.
+thing per event loop or process, a SingleRead lets one caller read for all. This is all that the
+core knows of either.
 """
 
 from __future__ import annotations
@@ -270,6 +271,46 @@ class PerOwner(Generic[Thing]):
             if isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed():
                 assert self._abandon is not None
                 self._abandon(self._things.pop(loop))
+
+
+# --------------------------------------------------------------------------------------------------
+# One read for all who want the same at a time.
+
+WAITERS_MAX = 10_000  # callers beyond that read alone
+
+
+class SingleRead:
+    """One read at a time for a process. Who comes meanwhile waits for its end, however it ends."""
+
+    def __init__(self, pace: GateFactory | None) -> None:
+        self.failures = 0
+        self._pace = pace
+        self.after_fork()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """The parent's read does not end here."""
+        self._readers = 0
+        self._gates: list[WaitGate] = []
+        self._lock = threading.Lock()
+
+    def join(self) -> WaitGate | None:
+        """Where to wait for the read under way; None if the caller is to read, and to `end` it."""
+        with self._lock:
+            if self._readers and self._pace is not None and len(self._gates) < WAITERS_MAX:
+                self._gates.append(self._pace.gate())
+                return self._gates[-1]
+            self._readers += 1
+            return None
+
+    def end(self, *, failed: bool) -> None:
+        """Wakes everybody. After a failure each goes on alone: they would only fail in turns."""
+        with self._lock:
+            self._readers = max(0, self._readers - 1)
+            self.failures += failed
+            gates, self._gates = self._gates, []
+        for gate in gates:
+            gate.open()
 
 
 # --------------------------------------------------------------------------------------------------

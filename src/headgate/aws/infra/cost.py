@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from headgate.core.errors import ValidationError
+from headgate.core.plan import ENTRIES_MAX
+from headgate.core.plan_cache import TTL_SECONDS_MAX
 
 # --------------------------------------------------------------------------------------------------
 # The prices that AWS publishes for us-east-1, on demand, without free tiers; in US dollars.
@@ -61,7 +63,8 @@ MONTH_DAYS = MONTH_S / 86_400
 MOST = 10**9
 
 LIMITS_PER_UNIT = 8  # with usual names their numbers fit the kilobyte of one write unit
-COLD_READS = 6  # entity, four levels, bucket, each up to 4 KB
+COLD_READS = 4  # of a generation: the entity, its two levels, its bucket, each up to 4 KB
+COMMON_READS = 2  # the resource's level and the system's, where they are not known
 NEW_BUCKET_UNITS = 4  # the item and its entries in three indexes
 NEW_ROW_UNITS = 3  # a usage row and its entries in two indexes
 PARTITION_WRITES = 1000  # a second; a partition has a shard of the stream
@@ -92,15 +95,19 @@ class Load:
     windows: tuple[str, ...] = ("hourly", "daily")
     aggregator: bool = True
     batch_window_s: int = 60
-    processes: int = 10  # that count usage themselves where there is no aggregator
+    processes: int = 10  # each reads the configuration; without an aggregator they count usage
+    config_ttl_s: float = 60.0  # how long each trusts it before it looks whether it has changed
+    changes_a_day: float = 1.0  # of the configuration: after one, it is read again
+    starts_a_day: float = 1.0  # of each process, which knows nothing then
     memory_mb: int = 256
     usage_days: int = 90
     pitr: bool = False
     alarms: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("rps", "renewals_a_day"):
+        for name in ("rps", "renewals_a_day", "changes_a_day", "starts_a_day"):
             _check(name, getattr(self, name), 0, MOST, float)
+        _check("config_ttl_s", self.config_ttl_s, 0, TTL_SECONDS_MAX, float)
         for name in ("entities", "limits", "resources", "usage_days", "processes"):
             _check(name, getattr(self, name), 1, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
@@ -165,7 +172,7 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
         bill.writes("acquires", acquired * load.levels * item_units),
         bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
         bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
-        bill.reads("cold lookups", renewed * COLD_READS),
+        *bill.configuration(),
         bill.reads("refusals", asked * load.refused * load.levels),
     ]
     changes = acquired * (1 + load.adjusted) * load.levels
@@ -184,12 +191,40 @@ def expected_distinct(kinds: float, draws: float) -> float:
     return kinds * -math.expm1(draws * math.log1p(-1 / kinds))
 
 
+def expected_misses(kinds: float, draws: float, room: float) -> float:
+    """How many of `draws` random ones of so many kinds are not in a cache with room for some."""
+    if kinds <= room:
+        return expected_distinct(kinds, draws)
+    full = math.log1p(-room / kinds) / math.log1p(-1 / kinds)  # draws until there is no room
+    beyond = max(0.0, draws - full)
+    return expected_distinct(kinds, draws - beyond) + beyond * (1 - room / kinds)
+
+
 @dataclass(frozen=True, slots=True)
 class _Bill:
     """What a load comes to at some prices, line by line."""
 
     load: Load
     prices: Prices
+
+    def configuration(self) -> list[CostItem]:
+        """What each process looks up, and its looks at the version: one when a TTL is over and
+        somebody asks. What stands still is not read again, unless it had to make room."""
+        load = self.load
+        asked_per_s = load.rps / load.processes
+        asked = asked_per_s * MONTH_S
+        looks = asked_per_s and MONTH_S / (load.config_ttl_s + 1 / asked_per_s)
+        per_lookup = COLD_READS * load.levels
+        lookups = asked
+        if load.config_ttl_s:
+            spans = max(1.0, (load.starts_a_day + load.changes_a_day) * MONTH_DAYS)
+            lookups = expected_misses(load.buckets, asked / spans, ENTRIES_MAX) * spans
+        else:
+            looks, per_lookup = 0.0, per_lookup + COMMON_READS
+        return [
+            self.reads("cold lookups", load.processes * lookups * per_lookup),
+            self.reads("configuration", load.processes * looks),
+        ]
 
     def aggregator(self, changes: float) -> list[CostItem]:
         """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from headgate.core.errors import Contended, NamespaceNotFoundError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import CommonLevels, Entity, Level, Lookup, Namespace, Page, StoredLevel
 from headgate.core.store import ExpiringRecord
 from headgate.stores.catalog import RecordsCatalog
 from headgate.stores.memory.buckets import MemoryStore
@@ -150,7 +150,9 @@ class MemoryRecords:
                 await self._ledger.append(seen.namespace, event)
             return records.version
 
-    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+    async def lookup(
+        self, namespace: str, entity_id: str, resource: str, known: CommonLevels | None = None
+    ) -> Lookup:
         with self._lock:
             records = self._active(namespace)
             seen = Snapshot(namespace, records.version, records.documents)

@@ -13,6 +13,7 @@ from typing import Any
 from headgate.core.history import AuditEvent
 from headgate.core.levels import (
     LINEAGE_MAX,
+    CommonLevels,
     Entity,
     EntityConfig,
     Level,
@@ -128,7 +129,9 @@ class RedisRecords(RedisRegistry):
             writes.append(event_write(namespace, event))
         return await commit_active(self._port, namespace, seen.evidence, writes)
 
-    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+    async def lookup(
+        self, namespace: str, entity_id: str, resource: str, known: CommonLevels | None = None
+    ) -> Lookup:
         """The configuration of an entity and those it cascades to, in one call."""
         names = (keys.entities(namespace), keys.levels(namespace))
         args = (entity_id, resource, DEFAULT_RESOURCE, LINEAGE_MAX)

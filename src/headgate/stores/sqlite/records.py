@@ -11,7 +11,16 @@ from typing import Any
 
 from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import LINEAGE_MAX, Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import (
+    LINEAGE_MAX,
+    CommonLevels,
+    Entity,
+    Level,
+    Lookup,
+    Namespace,
+    Page,
+    StoredLevel,
+)
 from headgate.core.runtime import run
 from headgate.core.store import ExpiringRecord
 from headgate.stores.catalog import RecordsCatalog
@@ -118,7 +127,9 @@ class SqliteRecords:
 
         return await self._port.call(work)
 
-    async def lookup(self, namespace: str, entity_id: str, resource: str) -> Lookup:
+    async def lookup(
+        self, namespace: str, entity_id: str, resource: str, known: CommonLevels | None = None
+    ) -> Lookup:
         def work(connection: SqliteTransaction) -> Lookup:
             return build_lookup(
                 _active_version(connection, namespace),

@@ -1,0 +1,197 @@
+"""What configuration costs in read units: while it stands still, and who is met for the first time.
+
+Counted at the port, by the service's published rule: a unit for each item of a strongly consistent
+read, up to 4 kB, also for one that is not there.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import pytest
+
+from bench.dynamodb_units import bytes_of, read_units
+from headgate import Limit
+from headgate.aws.infra import Load, cost
+from headgate.aws.infra.cost import MONTH_S
+from headgate.core.levels import CommonLevels, Entity, Level
+from headgate.core.runtime import run
+from headgate.repository import Repository
+from headgate.stores.dynamodb import over_port
+from headgate.stores.dynamodb.catalog.items import system_key
+from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.testing import FakeClock
+from proof.model.engine import Engine, ModelPort
+from tests.stores.dynamodb.kit import TABLE, Watched, model_port, prepared, registered
+
+HOUR_S = 3600
+RPM = Limit.per_minute("rpm", 1_000_000)
+
+
+class MeteredPort(ModelPort):
+    """Adds up the read units, and notes which items were read."""
+
+    def __init__(self, engine: Engine, clock: FakeClock) -> None:
+        super().__init__(engine, clock)
+        self.read_units = 0
+        self.keys: list[str] = []
+
+    async def call(self, request: DynamoRequest) -> dict[str, Any]:
+        reply = await super().call(request)
+        if request.operation == "GetItem":
+            self._add([request.params["Key"]], [reply.get("Item") or {}])
+        elif request.operation == "BatchGetItem":
+            self._add(request.params["RequestItems"][TABLE]["Keys"], reply["Responses"][TABLE])
+        return reply
+
+    def _add(self, keys: list[Any], items: list[Any]) -> None:
+        self.keys += [f"{key['PK']['S']} {key['SK']['S']}" for key in keys]
+        found = sum(read_units(bytes_of(item), consistent=True) for item in items)
+        self.read_units += int(found) + len(keys) - len(items)
+
+    def take(self) -> int:
+        units, self.read_units, self.keys = self.read_units, 0, []
+        return units
+
+
+def processes(count: int, ttl_s: int = 60) -> tuple[list[Repository], list[MeteredPort], FakeClock]:
+    """So many that use one table, whose resource has limits."""
+    clock, engine = FakeClock(), Engine()
+    ports = [MeteredPort(engine, clock) for _ in range(count)]
+    homes = []
+    for port in ports:
+        backend = over_port(port, TABLE, blocking=True, usage="off")
+        homes.append(
+            Repository(
+                "dynamodb://limits", clock=clock, config_cache_ttl=ttl_s, _blocking=True,
+                _backend=backend,
+            )
+        )  # fmt: skip
+    run(homes[0].create_table())
+    run(homes[0].set_resource_defaults("api", [RPM]))
+    for home, port in zip(homes, ports, strict=True):
+        run(home.configs.cached_lookup("first", "api", clock()))
+        port.take()
+    return homes, ports, clock
+
+
+def test_an_hour_without_a_change_is_sixty_units_for_each_process() -> None:
+    """1 000 entities, each asked for every few minutes; it was 360 000."""
+    homes, ports, clock = processes(2)
+    for home, port in zip(homes, ports, strict=True):
+        for place in range(1000):
+            run(home.configs.cached_lookup(f"e{place}", "api", clock()))
+        assert port.take() == 4 * 1000, "the entity, its two levels and its bucket"
+    for step in range(360):
+        clock.advance(10_000)
+        for home in homes:
+            for place in range(step % 10, 1000, 10):
+                run(home.configs.cached_lookup(f"e{place}", "api", clock()))
+    for port in ports:
+        assert port.take() <= 60
+
+
+def test_a_new_entity_reads_its_own_items_alone() -> None:
+    [home], [port], clock = processes(1)
+    run(home.configs.cached_lookup("new", "api", clock()))
+    assert len(port.keys) == 4
+    assert all("/ENTITY#new" in key or "/BUCKET#new#" in key for key in port.keys)
+    assert port.take() == 4
+    run(home.create_entity("org"))
+    run(home.create_entity("key", parent_id="org", cascade=True))
+    run(home.configs.cached_lookup("first", "api", clock()))
+    port.take()
+    run(home.configs.cached_lookup("key", "api", clock()))
+    assert port.take() == 8, "a generation more"
+
+
+@pytest.mark.parametrize("what", ["a level", "a default", "an entity", "a parent", "a parent's"])
+def test_what_is_newer_than_the_levels_is_looked_up_in_full(what: str) -> None:
+    """No part of a lookup is older than its version, and none is newer than a process can know."""
+    backend = prepared()
+    ns, catalog = registered(backend), backend.catalog
+    seen = run(catalog.lookup(ns, "key", "api"))
+    old = CommonLevels(seen.version, None, None)
+    for name in ("org", "team"):
+        run(catalog.create_entity(ns, Entity(name), None, 1))
+    run(catalog.update_stored(ns, Level(None, "api"), {"limits": (RPM,)}, None, 1))
+    assert run(catalog.lookup(ns, "key", "api", old)).version == seen.version, "of others"
+    own = {"limits": (RPM,)}
+    if what == "a level":
+        run(catalog.update_stored(ns, Level("key", "api"), own, None, 1))
+    elif what == "a default":
+        run(catalog.update_stored(ns, Level("key", "_default_"), own, None, 1))
+    else:
+        run(catalog.create_entity(ns, Entity("key", parent_id="org", cascade=True), None, 1))
+    if what == "a parent":
+        now = run(catalog.lookup(ns, "key", "api"))
+        old = CommonLevels(now.version, now.lineage[0].resource, now.lineage[0].system)
+        run(catalog.update_entity(ns, "key", {"parent_id": "team"}, None, 1))
+    if what == "a parent's":
+        now = run(catalog.lookup(ns, "key", "api"))
+        old = CommonLevels(now.version, now.lineage[0].resource, now.lineage[0].system)
+        run(catalog.update_stored(ns, Level("org", "api"), own, None, 1))
+    found = run(catalog.lookup(ns, "key", "api", old))
+    assert found == run(catalog.lookup(ns, "key", "api"))
+    assert found.version > old.version
+
+
+def test_a_cold_lookup_never_claims_more_than_was_confirmed() -> None:
+    """ADR 7: a plan that claims a newer version than its parts would win over true ones."""
+    backend = prepared()
+    ns, catalog = registered(backend), backend.catalog
+    seen = run(catalog.lookup(ns, "key", "api"))
+    known = CommonLevels(seen.version, None, None)
+    run(catalog.update_stored(ns, Level(None, "api"), {"limits": (RPM,)}, None, 1))
+    found = run(catalog.lookup(ns, "key", "api", known))
+    assert (found.version, found.lineage[0].resource) == (seen.version, None)
+
+
+def test_the_version_is_one_read_of_one_item() -> None:
+    backend = prepared()
+    ns = registered(backend)
+    port = Watched(model_port(backend))
+    catalog = over_port(port, TABLE, blocking=True).catalog
+    assert run(catalog.version(ns)) == run(backend.catalog.lookup(ns, "a", "r")).version
+    assert port.calls == ["GetItem"]
+    [request] = port.requests
+    pk, sk = system_key(ns)
+    assert request.params["Key"] == {"PK": {"S": pk}, "SK": {"S": sk}}
+    assert request.params["ConsistentRead"]
+
+
+@pytest.mark.parametrize(
+    ("entities", "changes", "room", "ttl_s"),
+    [(400, 2, 10_000, 60), (400, 0, 10_000, 10), (1000, 0, 160, 60), (50, 0, 10_000, 0)],
+)
+def test_the_calculator_says_what_an_hour_takes(
+    monkeypatch: pytest.MonkeyPatch, entities: int, changes: int, room: int, ttl_s: int
+) -> None:
+    """Processes that begin with the hour, random entities, some changes; also where a process has
+    not got room for all entities, and where nothing is kept."""
+    monkeypatch.setattr(sys.modules["headgate.aws.infra.cost"], "ENTRIES_MAX", room)
+    many, rps = 3, 6
+    homes, ports, clock = processes(many, ttl_s)
+    for home in homes:
+        home.configs.cache.entries_max = room
+    port = MeteredPort(ports[0].engine, clock)
+    operator = prepared(port).catalog
+    ns = run(homes[0].configs.namespace_id())
+    rng = random.Random(4)
+    for second in range(1, HOUR_S + 1):
+        clock.advance(1000)
+        if second % (HOUR_S // (changes + 1)) == 0 and second < HOUR_S:
+            run(operator.update_stored(ns, Level(), {"limits": (RPM,)}, None, second))
+        for _ in range(rps):
+            home = rng.choice(homes)
+            run(home.configs.cached_lookup(f"e{rng.randrange(entities)}", "api", clock()))
+    load = Load(
+        rps=rps, entities=entities, processes=many, config_ttl_s=ttl_s, starts_a_day=24,
+        changes_a_day=24 * changes,
+    )  # fmt: skip
+    lines = {line.what: line.units for line in cost(load).lines}
+    told = (lines["cold lookups"] + lines["configuration"]) * HOUR_S / MONTH_S
+    counted = sum(port.take() for port in ports)
+    assert told == pytest.approx(counted, rel=0.05), lines
