@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from headgate.core.errors import HeadgateError, StoreTrouble
-from headgate.core.history import audit_event
+from headgate.core.history import audit_event, valid_principal
 from headgate.core.limits import Limit
 from headgate.declare.yaml_fields import (
     FileFault,
@@ -449,7 +449,7 @@ class FileAuditor(Generic[State]):
         if isinstance(last, dict) and last.get("digest") == after["digest"]:
             return
         event = audit_event(
-            now_ms, f"{self.what}_changed", subject, f"file:{self.path}",
+            now_ms, f"{self.what}_changed", subject, valid_principal(f"file:{self.path}"),
             before=before or last, after=after,
         )  # fmt: skip
         await ledger.append(home_id, event)
