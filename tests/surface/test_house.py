@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1026,
-    "admin": 1374,
+    ".": 1036,
+    "admin": 1467,
     "aws": 3132,
-    "cli": 3291,
+    "cli": 3322,
     "client": 1529,
-    "core": 4134,
-    "declare": 684,
+    "core": 4249,
+    "declare": 686,
     "integrations": 1898,
     "layers": 1386,
-    "service": 11208,
-    "stores": 13135,
-    "testing": 1656,
+    "service": 11286,
+    "stores": 13291,
+    "testing": 1721,
     "transport": 1758,
 }
 

@@ -21,9 +21,8 @@ from headgate.core.history import (
     audit_event,
     event_border,
     event_time_ms,
-    parse_action,
     parse_audit_cursor,
-    parse_audit_subject,
+    parse_audit_query,
     parse_principal,
     parse_time_ms,
     parse_window_type,
@@ -32,7 +31,6 @@ from headgate.core.history import (
 from headgate.core.levels import Level
 from headgate.core.limits import (
     parse_amount,
-    parse_config_resource,
     parse_entity_id,
     parse_limit_name,
     parse_resource,
@@ -179,7 +177,7 @@ class Reports(AdminBase):
         `start_event_id` continues after that event. Config levels are kept under `$SYSTEM` and
         `$RESOURCE:name`, refused callers under `$ACCESS`. Times are ISO 8601, a datetime or ms.
         """
-        query = _parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
+        query = parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
         cursor = parse_audit_cursor("start_event_id", start_event_id)
         found, cursor = await self._audit_page(query, parse_page(limit), cursor)
         while cursor is not None and len(found) < limit:
@@ -201,7 +199,7 @@ class Reports(AdminBase):
     ) -> tuple[list[AuditEvent], str | None]:
         """A page of the same, and where the next begins. A page looks at AUDIT_LOOKED_MAX events at
         most, so one of a rare kind may hold less than `limit` and still have a next."""
-        query = _parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
+        query = parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
         cursor = parse_audit_cursor("next_key", next_key)
         return await self._audit_page(query, parse_page(limit), cursor)
 
@@ -362,24 +360,6 @@ def _parse_query(
 def _is_past(query: AuditQuery, event: AuditEvent) -> bool:
     """Whether this and all older events are from before the time that is asked for."""
     return query.start_ms is not None and event_time_ms(event) < query.start_ms
-
-
-def _parse_audit_query(
-    entity_id: str | None,
-    action: str | None,
-    principal: str | None,
-    resource: str | None,
-    start_time: object,
-    end_time: object,
-) -> AuditQuery:
-    return AuditQuery(
-        None if entity_id is None else parse_audit_subject(entity_id),
-        parse_action(action),
-        parse_principal(principal),
-        None if resource is None else parse_config_resource(resource),
-        parse_time_ms("start_time", start_time),
-        parse_time_ms("end_time", end_time),
-    )
 
 
 def _parse_once(key: object) -> str | None:

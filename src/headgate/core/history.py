@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.limits import SEPARATOR, parse_entity_id, parse_resource
+from headgate.core.limits import SEPARATOR, parse_config_resource, parse_entity_id, parse_resource
 from headgate.core.record import (
     CELLS,
     CONSUMED,
@@ -305,7 +305,7 @@ def event_time_ms(event: AuditEvent) -> int:
 
 
 EVENT_TIME_MS_MAX = 10**13 - 1  # what the thirteen digits of an id can tell
-_ACTION = re.compile(r"[a-z][a-z_]{0,63}")
+ACTION_PATTERN = re.compile(r"[a-z][a-z_]{0,63}")
 _CURSOR = re.compile(r"[0-9]{13}(-[0-9a-f]{6}-[0-9a-f]{8})?")
 _SUBJECT = re.compile(r"\$[A-Z]{1,20}(:(?P<resource>.*))?", re.DOTALL)
 
@@ -335,7 +335,7 @@ def parse_audit_subject(subject: object) -> str:
 
 def parse_action(action: object) -> str | None:
     """The action of an event, such as `limits_set`."""
-    if action is None or (isinstance(action, str) and _ACTION.fullmatch(action)):
+    if action is None or (isinstance(action, str) and ACTION_PATTERN.fullmatch(action)):
         return action
     raise ValidationError("action", action, "is none that events have, e.g. limits_set")
 
@@ -369,6 +369,25 @@ def parse_time_ms(field: str, text: object) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def parse_audit_query(
+    entity_id: str | None,
+    action: str | None,
+    principal: str | None,
+    resource: str | None,
+    start_time: object,
+    end_time: object,
+) -> AuditQuery:
+    """The filters of an audit log as a caller gives them."""
+    return AuditQuery(
+        None if entity_id is None else parse_audit_subject(entity_id),
+        parse_action(action),
+        parse_principal(principal),
+        None if resource is None else parse_config_resource(resource),
+        parse_time_ms("start_time", start_time),
+        parse_time_ms("end_time", end_time),
+    )
 
 
 # --------------------------------------------------------------------------------------------------
