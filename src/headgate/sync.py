@@ -60,6 +60,7 @@ class SyncAdmin:
     get_buckets = blocking(Operations.get_buckets)
     get_resource_capacity = blocking(Operations.get_resource_capacity)
     get_audit_events = blocking(Operations.get_audit_events)
+    list_audit_events = blocking(Operations.list_audit_events)
     get_usage_snapshots = blocking(Operations.get_usage_snapshots)
     get_usage_summary = blocking(Operations.get_usage_summary)
 

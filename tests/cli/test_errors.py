@@ -58,8 +58,13 @@ system set-defaults rpm:1/s --on-unavailable maybe
 namespace register a/b
 namespace recover short
 namespace purge 01234567890
-audit list
 audit list ""
+audit list --by ""
+audit list --by "a\tb"
+audit list --action Set
+audit list --after x
+audit list --start soon
+audit list --policies --refused
 audit list key-1 --system
 audit list --resource 9pt
 usage list --window weekly

@@ -253,3 +253,14 @@ def test_local_never_stops_a_process_that_is_not_the_engine(
     finally:
         other.kill()
         other.wait()
+
+
+def test_python_m_headgate_is_the_command(tmp_path: Path) -> None:
+    """As the installed command: its name in what it says, its answers and its exit codes."""
+    for words in (["--version"], ["--help"], ["version", "--json"], ["audit", "list", ""]):
+        told = []
+        for command in (["-m", "headgate"], ["-m", "headgate.cli"]):
+            done = run_python(*command, "-u", f"sqlite:///{tmp_path}/limits.db", *words)
+            told.append((done.returncode, done.stdout, done.stderr))
+        assert told[0] == told[1]
+        assert "__main__" not in told[0][1] + told[0][2]

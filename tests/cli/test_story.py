@@ -59,7 +59,10 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("usage list", PAGE),
     ("usage summary", SUMMARY),
     ("usage summary --plot --window daily", SUMMARY | {"windows"}),
+    ("audit list", PAGE),
     ("audit list key-1", PAGE),
+    ("audit list key-1 --action limits_set --by cli:ann --start 2020-01-01 --end 2099-01-01", PAGE),
+    ("audit list --refused", PAGE),
     ("audit list --system", PAGE),
     ("audit list --policies", PAGE),
     ("audit list --resource gpt-4", PAGE),
@@ -159,8 +162,9 @@ def test_pages_go_on(run: Any, well: Any) -> None:
     assert [one["id"] for one in first["items"] + rest["items"]] == [f"key-{n}" for n in range(5)]
     assert rest["next"] is None
     newest = well("audit", "list", "key-1", "--limit", "1")
-    assert len(newest["items"]) == 1
-    assert well("audit", "list", "key-1", "--after", newest["next"])["items"] == []
+    assert (len(newest["items"]), newest["next"]) == (1, None)
+    last = newest["items"][0]["event_id"]
+    assert well("audit", "list", "key-1", "--after", last)["items"] == []
 
 
 def test_names_cannot_move_the_cursor_or_change_colours(run: Any, well: Any) -> None:
@@ -169,3 +173,60 @@ def test_names_cannot_move_the_cursor_or_change_colours(run: Any, well: Any) -> 
     assert "\x1b" not in shown
     assert "\r" not in shown
     assert "[bold]b[/bold]" in shown
+
+
+def test_the_audit_of_everybody(run: Any, well: Any) -> None:
+    """Without a name it is all of the namespace; options narrow it and pages follow each other."""
+    well("entity", "create", "key-1")
+    well("--principal", "ops@example", "entity", "set-limits", "key-1", "rpm:9/min", "-r", "gpt-4")
+    well("resource", "set-defaults", "gpt-4", "rpm:5/min")
+    well("resource", "set-defaults", "gpt-4", "rpm:6/min")
+
+    def told(*words: str) -> list[tuple[str, str]]:
+        return [
+            (event["entity_id"], event["action"])
+            for event in well("audit", "list", *words)["items"]
+        ]
+
+    resource = ("$RESOURCE:gpt-4", "limits_set")
+    whole = [resource, resource, ("key-1", "limits_set"), ("key-1", "entity_created")]
+    assert told()[:4] == whole
+    assert told("--resource", "gpt-4") == whole[:3]
+    assert told("--by", "ops@example") == whole[2:3]
+    assert told("--action", "entity_created", "--by", "cli:ann") == whole[3:]
+    assert told("--end", "2020-01-01") == []
+    assert told("$RESOURCE:gpt-4") == whole[:2]
+    first = well("audit", "list", "--limit", "3")
+    assert told("--after", first["next"])[:1] == whole[3:]
+    line = run("audit", "list", "$RESOURCE:gpt-4", "--limit", "1")
+    assert '"capacity": 6' in line.out
+    assert '"capacity": 5' in line.out
+    assert "on_unavailable" not in line.out, "of two sides only what differs is shown"
+
+
+@pytest.mark.parametrize(
+    ("user", "principal"),
+    [
+        ("an\nn", "cli:an?n"), ("\udcff\x1b[1m", "cli:??[1m"), ("x" * 500, "cli:" + "x" * 252),
+        ("", "cli"), ("Zoë", "cli:Zoë"),
+    ],
+)  # fmt: skip
+def test_an_odd_user_can_work(
+    user: str, principal: str, well: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default name is made valid; one that was given is refused if it is not."""
+    monkeypatch.setenv("USER", user)
+    monkeypatch.delenv("LOGNAME", raising=False)
+    well("entity", "create", "key-1")
+    [event] = well("audit", "list", "key-1")["items"]
+    assert event["principal"] == principal
+
+
+@pytest.mark.parametrize("principal", ["", "a\nb", "x" * 257])
+def test_a_bad_principal_is_named(principal: str, run: Any) -> None:
+    for words in (
+        ("entity", "create", "key-1"),
+        ("keys", "make", "--keys", "k.yaml", "--namespace", "default"),
+    ):
+        answer = run("--principal", principal, *words)
+        assert (answer.code, "principal" in answer.err) == (2, True), answer

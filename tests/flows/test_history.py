@@ -152,3 +152,80 @@ def test_by_command(tmp_path: Path) -> None:
     assert (told.exit_code, json.loads(told.stdout)) == (0, {"gone": 0})
     for words in (["--yes"], ["--usage-days", "0", "--yes"], ["--usage-days", "90"]):
         assert CliRunner().invoke(cli, ["trim", "--url", url, *words]).exit_code == 2
+
+
+async def test_the_audit_of_everybody_is_filtered_and_paged(world: World) -> None:
+    """One log of the namespace; filters narrow it, pages follow each other while events are added,
+    and what worked for one entity works as before."""
+    limiter = world.limiter(limits=[RPM])
+    start_ms = world.clock()
+    await limiter.create_entity("a", principal="ada")
+    world.clock.advance(1000)
+    await limiter.set_limits("a", [RPM], resource="api", principal="bob")
+    await limiter.set_resource_defaults("api", [RPM], principal="ada")
+    world.clock.advance(1000)
+    await limiter.create_entity("b", principal="bob")
+    await limiter.reset_bucket("b", "gpt", principal="ada")
+    everything = await limiter.get_audit_events()
+    told = [(event.entity_id, event.action) for event in everything]
+    assert told[:5] == [
+        ("b", "bucket_reset"), ("b", "entity_created"), ("$RESOURCE:api", "limits_set"),
+        ("a", "limits_set"), ("a", "entity_created"),
+    ]  # fmt: skip
+    for filters, places in (
+        ({"entity_id": "a"}, [3, 4]),
+        ({"action": "limits_set"}, [2, 3]),
+        ({"principal": "ada"}, [0, 2, 4]),
+        ({"principal": "ada", "action": "limits_set"}, [2]),
+        ({"resource": "api"}, [2, 3]),
+        ({"resource": "api", "entity_id": "a"}, [3]),
+        ({"start_time": start_ms + 1000, "end_time": start_ms + 2000}, [2, 3]),
+        ({"start_time": start_ms + 2000}, [0, 1]),
+        ({"principal": "nobody"}, []),
+    ):
+        wanted = [everything[at] for at in places]
+        assert await limiter.get_audit_events(**filters) == wanted, filters
+        assert await limiter.list_audit_events(**filters) == (wanted, None), filters
+
+
+async def test_pages_of_the_audit_are_stable_and_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limiter = world.limiter(limits=[RPM])
+    for n in range(12):
+        await limiter.reset_bucket(f"e{n % 3}", "api", principal="rare" if n == 0 else None)
+    whole = await limiter.get_audit_events(limit=1000)
+    paged, key = await limiter.list_audit_events(limit=5)
+    while key is not None:
+        await limiter.reset_bucket("late", "api")
+        more, key = await limiter.list_audit_events(limit=5, next_key=key)
+        paged += more
+    assert paged == whole
+    monkeypatch.setattr("headgate.admin.reports.PAGE_MAX", 2)
+    monkeypatch.setattr("headgate.admin.reports.AUDIT_LOOKED_MAX", 4)
+    first, key = await limiter.list_audit_events(principal="rare", limit=2)
+    assert first == []
+    assert key is not None, "four events were looked at, and there are more"
+    assert len(await limiter.get_audit_events(principal="rare", limit=2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("entity_id", ""), ("entity_id", "$"), ("entity_id", "$\ud800"), ("entity_id", 5),
+        ("entity_id", "$RESOURCE:9"), ("entity_id", "$SYSTEM\n"), ("action", "Set"),
+        ("action", ""), ("action", 5), ("action", "a\n"), ("principal", ""), ("principal", 5),
+        ("resource", "9"), ("start_time", "soon"), ("end_time", object()), ("limit", 0),
+        ("next_key", "x"), ("next_key", ""), ("next_key", "1" * 14), ("next_key", "\ud800"),
+        ("next_key", "1" * 13 + "-000000-0000000\n"),
+    ],
+)  # fmt: skip
+async def test_a_bad_filter_is_named(field: str, value: Any, world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    with pytest.raises(ValidationError) as told:
+        await limiter.list_audit_events(**{field: value})
+    assert told.value.field in (field, "resource" if "$RESOURCE" in str(value) else field)
+    names = {"next_key": "start_event_id"}
+    with pytest.raises(ValidationError) as told:
+        await limiter.get_audit_events(**{names.get(field, field): value})
+    assert told.value.field in (names.get(field, field), "resource")

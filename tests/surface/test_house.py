@@ -34,18 +34,18 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1027,
-    "admin": 1374,
-    "aws": 3167,
-    "cli": 3672,
+    ".": 1037,
+    "admin": 1467,
+    "aws": 3164,
+    "cli": 3703,
     "client": 1637,
-    "core": 4336,
-    "declare": 684,
+    "core": 4451,
+    "declare": 686,
     "integrations": 1898,
     "layers": 1386,
-    "service": 11547,
-    "stores": 13204,
-    "testing": 1696,
+    "service": 11625,
+    "stores": 13360,
+    "testing": 1761,
     "transport": 1799,
 }
 

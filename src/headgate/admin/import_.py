@@ -10,7 +10,7 @@ from typing import Any
 from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
-from headgate.core.history import WindowUsage
+from headgate.core.history import WindowUsage, parse_principal
 from headgate.core.levels import Entity, Mode
 from headgate.repository import Repository
 
@@ -68,6 +68,7 @@ async def import_lines(
     Entities are made without parents and tied together at the end, whatever their order. Stores
     without `add_usage` keep no usage of elsewhere: its lines are skipped.
     """
+    parse_principal(principal)
     namespace = await repository.configs.namespace_id()
     found, _ = await repository.get_usage_snapshots(limit=1)
     importer = _Importer(repository, existing, principal, namespace, has_usage=bool(found))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headgate.admin.reports import AdminBase
 from headgate.core.errors import HeadgateError, ValidationError
-from headgate.core.history import DAY_MS, audit_event, window_around
+from headgate.core.history import DAY_MS, audit_event, parse_principal, window_around
 from headgate.core.levels import Namespace, OnUnavailable, resolve
 from headgate.core.limits import DEFAULT_NAMESPACE, Limit, parse_namespace, parse_namespace_id
 from headgate.core.plan import CacheStats
@@ -27,6 +27,7 @@ class NamespaceAdmin(AdminBase):
     async def register_namespace(self, name: str, principal: str | None = None) -> str:
         """The namespace's opaque id; registering what exists returns the same."""
         parse_namespace(name)
+        parse_principal(principal)
         found = await self.backend.catalog.register_namespace(name, principal, self.clock())
         return found.id
 
@@ -36,6 +37,7 @@ class NamespaceAdmin(AdminBase):
         """Makes sure that all of them exist."""
         for name in names:
             parse_namespace(name)
+        parse_principal(principal)
         return {name: await self.register_namespace(name, principal) for name in names}
 
     async def get_namespace(self, name: str) -> Namespace | None:
@@ -54,12 +56,14 @@ class NamespaceAdmin(AdminBase):
         """The name is free; the data stays until purge_namespace, recover_namespace brings it
         back."""
         parse_namespace(name)
+        parse_principal(principal)
         await self.backend.catalog.delete_namespace(name, principal, self.clock())
         self.configs.invalidate(namespace=True)
 
     async def recover_namespace(self, namespace_id: str, principal: str | None = None) -> Namespace:
         """Brings a deleted namespace back with all that it had."""
         parse_namespace_id(namespace_id)
+        parse_principal(principal)
         found = await self.backend.catalog.recover_namespace(namespace_id, principal, self.clock())
         self.configs.invalidate(namespace=True)
         return found
@@ -70,6 +74,7 @@ class NamespaceAdmin(AdminBase):
         Its audit goes with it, so this is noted in the namespace at hand, or in the default one.
         """
         parse_namespace_id(namespace_id)
+        parse_principal(principal)
         catalog, now_ms = self.backend.catalog, self.clock()
         orphans = await catalog.list_namespaces(state="deleted")
         before = next((asdict(one) for one in orphans if one.id == namespace_id), None)
@@ -97,6 +102,7 @@ class NamespaceAdmin(AdminBase):
         """
         if usage_days is None and audit_days is None:
             raise ValidationError("usage_days", None, "must be given, or audit_days, or both")
+        parse_principal(principal)
         now_ms = self.clock()
         usage_ms = audit_ms = 0
         if usage_days is not None:

@@ -18,6 +18,7 @@ from headgate.admin.reports import (
     parse_page,
 )
 from headgate.core.errors import ValidationError
+from headgate.core.history import parse_principal
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
@@ -52,6 +53,7 @@ class EntityAdmin(AdminBase):
             _parse_flag("cascade", cascade),
             _parse_metadata(metadata),
         )
+        parse_principal(principal)
         namespace = await self.configs.namespace_id()
         made = await self.backend.catalog.create_entity(namespace, entity, principal, self.clock())
         self.configs.invalidate()
@@ -65,6 +67,7 @@ class EntityAdmin(AdminBase):
     async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
         """The entity, its limits and its buckets are gone; history stays."""
         parse_entity_id(entity_id)
+        parse_principal(principal)
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
         async for keys in bucket_keys(self, entity_id, None):
@@ -145,6 +148,7 @@ class EntityAdmin(AdminBase):
     async def _set_mode(
         self, mode: Mode, entity_id: str | None, resource: str | None, principal: str | None
     ) -> None:
+        parse_principal(principal)
         if (entity_id is None) == (resource is None):
             raise ValidationError(
                 "entity_id", entity_id, "and resource: name exactly one of them to switch"
@@ -166,6 +170,7 @@ class EntityAdmin(AdminBase):
     ) -> Entity:
         """Some of name, parent_id, cascade, metadata and mode are other ones from now on."""
         parse_entity_id(entity_id)
+        parse_principal(principal)
         namespace = await self.configs.namespace_id()
         after = await self.backend.catalog.update_entity(
             namespace, entity_id, changes, principal, self.clock(), version=version
@@ -266,6 +271,7 @@ class LimitAdmin(AdminBase):
 
     async def _delete_level(self, level: Level, principal: str | None) -> None:
         """The limits of one level and its rule for outages are gone."""
+        parse_principal(principal)
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
         self.configs.invalidate()

@@ -11,6 +11,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
     AuditEvent,
+    AuditQuery,
     BucketState,
     EntityCapacity,
     ResourceCapacity,
@@ -18,12 +19,22 @@ from headgate.core.history import (
     UsageSnapshot,
     UsageSummary,
     audit_event,
+    event_border,
+    event_time_ms,
+    parse_audit_cursor,
+    parse_audit_query,
+    parse_principal,
     parse_time_ms,
     parse_window_type,
     summarize,
 )
 from headgate.core.levels import Level
-from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name, parse_resource
+from headgate.core.limits import (
+    parse_amount,
+    parse_entity_id,
+    parse_limit_name,
+    parse_resource,
+)
 from headgate.core.plan_cache import NO_DEFAULTS, Configs
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
 from headgate.core.runtime import Clock
@@ -59,6 +70,7 @@ class AdminBase:
         self, level: Level, changes: Mapping[str, Any], principal: str | None
     ) -> None:
         """Some of limits, on_unavailable and mode of one level are other ones from now on."""
+        parse_principal(principal)
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.update_stored(namespace, level, changes, principal, self.clock())
         self.configs.invalidate()
@@ -71,6 +83,7 @@ def parse_page(limit: object) -> int:
 
 
 ONCE_LENGTH_MAX = 128
+AUDIT_LOOKED_MAX = 5000  # events that a page of the audit log looks at
 SUMMARY_MAX = 100_000
 
 
@@ -81,8 +94,10 @@ class Reports(AdminBase):
         self, entity_id: str, resource: str, principal: str | None = None
     ) -> None:
         """The bucket is as if never used: full, debt forgiven. An operator's act, audited."""
-        namespace = await self.configs.namespace_id()
-        key = BucketKey(namespace, parse_entity_id(entity_id), parse_resource(resource))
+        parse_entity_id(entity_id)
+        parse_resource(resource)
+        parse_principal(principal)
+        key = BucketKey(await self.configs.namespace_id(), entity_id, resource)
         await self.backend.store.forget([key])
         await self._append_audit("bucket_reset", entity_id, principal, resource)
 
@@ -96,6 +111,7 @@ class Reports(AdminBase):
     ) -> bool:
         """Grants tokens up to capacity; False if this idempotency key was used within a day."""
         once = _parse_once(idempotency_key)
+        parse_principal(principal)
         plan = await self.configs.plan(entity_id, resource, self.defaults, None, self.clock())
         slot = plan.slots[0]
         if not amounts or any(name not in slot.terms.index for name in amounts):
@@ -145,16 +161,75 @@ class Reports(AdminBase):
         return ResourceCapacity(resource, limit_name, total, available, used_pct, tuple(found))
 
     async def get_audit_events(
-        self, entity_id: str, limit: int = 100, start_event_id: str | None = None
+        self,
+        entity_id: str | None = None,
+        limit: int = 100,
+        start_event_id: str | None = None,
+        *,
+        action: str | None = None,
+        principal: str | None = None,
+        resource: str | None = None,
+        start_time: object = None,
+        end_time: object = None,
     ) -> list[AuditEvent]:
-        """Newest first; `start_event_id` continues after that event. Config levels are kept under
-        `$SYSTEM` and `$RESOURCE:name`."""
-        if not isinstance(entity_id, str) or not entity_id.startswith("$"):
-            parse_entity_id(entity_id)
+        """Who changed what, newest first: of one entity, or of the whole namespace.
+
+        `start_event_id` continues after that event. Config levels are kept under `$SYSTEM` and
+        `$RESOURCE:name`, refused callers under `$ACCESS`. Times are ISO 8601, a datetime or ms.
+        """
+        query = parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
+        cursor = parse_audit_cursor("start_event_id", start_event_id)
+        found, cursor = await self._audit_page(query, parse_page(limit), cursor)
+        while cursor is not None and len(found) < limit:
+            more, cursor = await self._audit_page(query, limit - len(found), cursor)
+            found += more
+        return found
+
+    async def list_audit_events(
+        self,
+        entity_id: str | None = None,
+        *,
+        action: str | None = None,
+        principal: str | None = None,
+        resource: str | None = None,
+        start_time: object = None,
+        end_time: object = None,
+        limit: int = 100,
+        next_key: str | None = None,
+    ) -> tuple[list[AuditEvent], str | None]:
+        """A page of the same, and where the next begins. A page looks at AUDIT_LOOKED_MAX events at
+        most, so one of a rare kind may hold less than `limit` and still have a next."""
+        query = parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
+        cursor = parse_audit_cursor("next_key", next_key)
+        return await self._audit_page(query, parse_page(limit), cursor)
+
+    async def _audit_page(
+        self, query: AuditQuery, limit: int, cursor: str | None
+    ) -> tuple[list[AuditEvent], str | None]:
+        """Stores tell events by subject and in order; the other filters are here, for all of them.
+
+        Ids begin with the time, so the log is entered at the end of the time that is asked for, and
+        left at its beginning.
+        """
         namespace = await self.configs.namespace_id()
-        return await self.backend.ledger.audit(
-            namespace, entity_id, limit=parse_page(limit), before=start_event_id
-        )
+        before = cursor
+        if query.end_ms is not None:
+            border = event_border(query.end_ms)
+            before = border if before is None else min(before, border)
+        is_picky = any((query.action, query.principal, query.resource))
+        size = PAGE_MAX if is_picky else limit + 1
+        found: list[AuditEvent] = []
+        for _ in range(AUDIT_LOOKED_MAX // PAGE_MAX):
+            events = await self.backend.ledger.audit(
+                namespace, query.entity_id, limit=size, before=before
+            )
+            found += [event for event in events if query.matches(event)]
+            if len(found) > limit:
+                return found[:limit], found[limit - 1].event_id
+            if len(events) < size or _is_past(query, events[-1]):
+                return found, None
+            before = events[-1].event_id
+        return found, before
 
     async def get_usage_snapshots(
         self,
@@ -280,6 +355,11 @@ def _parse_query(
         parse_time_ms("start_time", start_time),
         parse_time_ms("end_time", end_time),
     )
+
+
+def _is_past(query: AuditQuery, event: AuditEvent) -> bool:
+    """Whether this and all older events are from before the time that is asked for."""
+    return query.start_ms is not None and event_time_ms(event) < query.start_ms
 
 
 def _parse_once(key: object) -> str | None:

@@ -34,7 +34,7 @@ class CommonOption(click.Option):
 
 def _store_in_session(context: click.Context, option: click.Parameter, value: Any) -> None:
     """What is given counts; an option left out does not undo one given further left."""
-    if value and option.name:
+    if value not in (None, False) and option.name:
         setattr(context.ensure_object(Session), option.name, value)
 
 

@@ -69,9 +69,13 @@ class Session:
 
     @property
     def audit_principal(self) -> str:
-        """Whom the audit will name."""
+        """Whom the audit will name; what a user's name holds that it cannot is replaced."""
+        from headgate.core.history import valid_principal
+
+        if self.principal is not None:
+            return self.principal
         user = os.environ.get("USER") or os.environ.get("LOGNAME")
-        return self.principal or (f"cli:{user}" if user else "cli")
+        return valid_principal(f"cli:{user}" if user else "cli")
 
     @functools.cached_property
     def repository(self) -> SyncRepository:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.limits import SEPARATOR
+from headgate.core.limits import SEPARATOR, parse_config_resource, parse_entity_id, parse_resource
 from headgate.core.record import (
     CELLS,
     CONSUMED,
@@ -82,6 +83,30 @@ class AuditEvent:
     principal: str | None
     resource: str | None
     details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which events of a log: those of a subject, an action, a principal and a resource where these
+    are named, from `start_ms` until before `end_ms`."""
+
+    entity_id: str | None = None
+    action: str | None = None
+    principal: str | None = None
+    resource: str | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def matches(self, event: AuditEvent) -> bool:
+        at_ms = event_time_ms(event)
+        return (
+            self.entity_id in (None, event.entity_id)
+            and self.action in (None, event.action)
+            and self.principal in (None, event.principal)
+            and self.resource in (None, event.resource)
+            and (self.start_ms is None or at_ms >= self.start_ms)
+            and (self.end_ms is None or at_ms < self.end_ms)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +267,77 @@ def audit_event(
     return AuditEvent(event_id, iso_time(now_ms), action, entity_id, principal, resource, details)
 
 
+PRINCIPAL_LENGTH_MAX = 256
+# Control characters, and halves of surrogate pairs, which no encoding of text can hold.
+_NOT_IN_A_PRINCIPAL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def parse_principal(principal: object) -> str | None:
+    """Who makes a change, as the audit may name them; None for nobody in particular."""
+    if principal is None:
+        return None
+    if not isinstance(principal, str):
+        reason = f"must be a str that names who makes the change, not {type(principal).__name__}"
+        raise ValidationError("principal", principal, reason)
+    if not 1 <= len(principal) <= PRINCIPAL_LENGTH_MAX:
+        raise ValidationError(
+            "principal", principal,
+            f"has {len(principal)} characters; 1 to {PRINCIPAL_LENGTH_MAX} are allowed",
+        )  # fmt: skip
+    found = _NOT_IN_A_PRINCIPAL.search(principal)
+    if found is not None:
+        raise ValidationError(
+            "principal", principal,
+            f"has the character U+{ord(found[0]):04X} at position {found.start()}; "
+            f"control characters and unpaired surrogates are not allowed",
+        )  # fmt: skip
+    return principal
+
+
+def valid_principal(text: str) -> str:
+    """The same for a name that nobody chose for the audit, such as a user's or a file's: what
+    cannot stay is a question mark, and what is too long is cut."""
+    return _NOT_IN_A_PRINCIPAL.sub("?", text)[:PRINCIPAL_LENGTH_MAX]
+
+
 def event_time_ms(event: AuditEvent) -> int:
     return int(event.event_id.split("-", 1)[0])
+
+
+EVENT_TIME_MS_MAX = 10**13 - 1  # what the thirteen digits of an id can tell
+ACTION_PATTERN = re.compile(r"[a-z][a-z_]{0,63}")
+_CURSOR = re.compile(r"[0-9]{13}(-[0-9a-f]{6}-[0-9a-f]{8})?")
+_SUBJECT = re.compile(r"\$[A-Z]{1,20}(:(?P<resource>.*))?", re.DOTALL)
+
+
+def event_border(time_ms: int) -> str:
+    """What sorts after the ids of all events before a moment, and before all others."""
+    return f"{min(max(time_ms, 0), EVENT_TIME_MS_MAX):013d}"
+
+
+def parse_audit_cursor(field: str, cursor: object) -> str | None:
+    """An event's id, or the border that a page ended at; older events follow it."""
+    if cursor is None or (isinstance(cursor, str) and _CURSOR.fullmatch(cursor)):
+        return cursor
+    reason = "is neither an event's id nor the cursor that a page of the audit log returned"
+    raise ValidationError(field, cursor, reason)
+
+
+def parse_audit_subject(subject: object) -> str:
+    """An entity's id, or a name such as `$SYSTEM`, `$RESOURCE:gpt-4` or `$ACCESS`."""
+    found = _SUBJECT.fullmatch(subject) if isinstance(subject, str) else None
+    if found is None:
+        return parse_entity_id(subject)
+    if found["resource"] is not None:
+        parse_resource(found["resource"])
+    return found[0]
+
+
+def parse_action(action: object) -> str | None:
+    """The action of an event, such as `limits_set`."""
+    if action is None or (isinstance(action, str) and ACTION_PATTERN.fullmatch(action)):
+        return action
+    raise ValidationError("action", action, "is none that events have, e.g. limits_set")
 
 
 def iso_time(time_ms: int) -> str:
@@ -275,6 +369,25 @@ def parse_time_ms(field: str, text: object) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def parse_audit_query(
+    entity_id: str | None,
+    action: str | None,
+    principal: str | None,
+    resource: str | None,
+    start_time: object,
+    end_time: object,
+) -> AuditQuery:
+    """The filters of an audit log as a caller gives them."""
+    return AuditQuery(
+        None if entity_id is None else parse_audit_subject(entity_id),
+        parse_action(action),
+        parse_principal(principal),
+        None if resource is None else parse_config_resource(resource),
+        parse_time_ms("start_time", start_time),
+        parse_time_ms("end_time", end_time),
+    )
 
 
 # --------------------------------------------------------------------------------------------------

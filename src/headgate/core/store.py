@@ -217,9 +217,11 @@ class Ledger(Protocol):
     async def append(self, namespace: str, event: AuditEvent) -> None: ...
 
     async def audit(
-        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+        self, namespace: str, entity_id: str | None, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
-        """Newest first, from the event after `before` on."""
+        """Events of one subject, or (None) of the whole namespace, in the order of their ids, the
+        newest first. With `before` only those whose ids sort before it: an event that is added
+        meanwhile moves no page. Fewer than `limit` is the end."""
         ...
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:

@@ -13,6 +13,7 @@ from typing import Any
 from headgate.admin.reports import PAGE_MAX, live_buckets, pages
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
+from headgate.core.history import parse_principal
 from headgate.core.levels import Entity, EntityConfig, Level, OnUnavailable, StoredLevel, resolve
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.record import BucketKey, Record, cell_of
@@ -226,6 +227,7 @@ async def apply_changes(
     report: Report = lambda done: None,
 ) -> int:
     """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
+    parse_principal(principal)
     changes: list[EntityChange | LevelChange] = [*wanted.entities, *wanted.levels]
     for done, change in enumerate(changes, start=1):
         if isinstance(change, LevelChange):

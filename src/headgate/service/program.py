@@ -25,7 +25,8 @@ from headgate.service.keys.audit import Denials, audit_keys
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.stored import StoredKeys
 from headgate.service.metrics import ServiceMetrics, WorkerMetrics
-from headgate.service.policies.policies import FileAuditor, ReloadResult, Watcher, audit_policies
+from headgate.service.policies.audit import FileAuditor, audit_policies
+from headgate.service.policies.policies import ReloadResult, Watcher
 from headgate.service.settings import (
     DEFAULT_AMOUNT_MAX,
     OnUndecided,

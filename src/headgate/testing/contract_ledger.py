@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
+from headgate.core.history import AuditEvent, UsageQuery, UsageSnapshot, audit_event, event_border
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
 from headgate.testing.contract import Arena, every_page
@@ -131,6 +131,71 @@ async def every_change_is_audited(arena: Arena) -> None:
     assert len(await ledger.audit(ns, "$SYSTEM", limit=10, before=None)) == 2
     of_resource = await ledger.audit(ns, "$RESOURCE:gpt-4", limit=10, before=None)
     assert [event.resource for event in of_resource] == ["gpt-4"]
+
+
+async def the_audit_of_a_namespace_is_one_log(arena: Arena) -> None:
+    """Events of everybody come together, newest first, and of no other namespace; pages follow each
+    other, and what is added meanwhile moves none of them."""
+    catalog, ledger, ns = arena.backend.catalog, arena.backend.ledger, arena.namespace
+    other = await catalog.register_namespace("elsewhere", None, 1000)
+    await catalog.create_entity(other.id, Entity("a"), "zoe", 2000)
+    made = await ledger.audit(ns, None, limit=10, before=None)
+    await catalog.create_entity(ns, Entity("a"), "ada", 1000)
+    await catalog.create_entity(ns, Entity("a.b", parent_id="a"), "bob", 5000)
+    await catalog.update_stored(ns, Level("a", "r"), {"limits": (LIMITS[0],)}, "ada", 3000)
+    await catalog.update_stored(ns, Level(), {"limits": (LIMITS[0],)}, None, 3000)
+    await catalog.update_stored(ns, Level(None, "gpt-4"), {"limits": (LIMITS[0],)}, "eve", 4000)
+    await ledger.append(ns, audit_event(2000, "access_denied", "$ACCESS", "key:1", count=2))
+    whole = await ledger.audit(ns, None, limit=100, before=None)
+    assert [event.event_id for event in whole] == sorted(
+        (event.event_id for event in whole), reverse=True
+    )
+    mine = [event for event in whole if event not in made]
+    assert [event.entity_id for event in mine] == [
+        "a.b", "$RESOURCE:gpt-4", "$SYSTEM", "a", "$ACCESS", "a",
+    ]  # fmt: skip
+    assert mine == sorted(
+        [
+            event
+            for subject in ("a", "a.b", "$SYSTEM", "$RESOURCE:gpt-4", "$ACCESS")
+            for event in await ledger.audit(ns, subject, limit=100, before=None)
+            if event not in made
+        ],
+        key=lambda event: event.event_id,
+        reverse=True,
+    )
+    assert {event.details["after"]["version"] for event in mine[1:4]} == {
+        (await catalog.get_stored(ns, level)).version  # type: ignore[union-attr]
+        for level in (Level("a", "r"), Level(), Level(None, "gpt-4"))
+    }
+    paged, before = list[AuditEvent](), None
+    for n in range(20):
+        page = await ledger.audit(ns, None, limit=2, before=before)
+        paged += page
+        if len(page) < 2:
+            break
+        before = page[-1].event_id
+        await ledger.append(ns, audit_event(9000 + n, "noted", "z", None))
+    assert paged == whole
+    border = await ledger.audit(ns, None, limit=100, before=event_border(3000))
+    assert [event.entity_id for event in border if event not in made] == ["$ACCESS", "a"]
+    assert await ledger.audit(other.id, None, limit=1, before=None) == (
+        await ledger.audit(other.id, "a", limit=1, before=None)
+    )
+
+
+async def the_log_is_trimmed_with_the_rest(arena: Arena) -> None:
+    """Events from before the border are gone from the whole log and from their subjects alike."""
+    ledger, ns = arena.backend.ledger, arena.namespace
+    for n, subject in enumerate(("a", "b", "a", "b")):
+        await ledger.append(ns, audit_event(arena.now_ms + n * DAY_MS, "noted", subject, None))
+    border_ms = arena.now_ms + 2 * DAY_MS
+    gone = await ledger.trim(usage_before_ms=0, audit_before_ms=border_ms)
+    assert gone >= 2
+    left = await ledger.audit(ns, None, limit=10, before=None)
+    assert [event.entity_id for event in left] == ["b", "a"]
+    for event in left:
+        assert await ledger.audit(ns, event.entity_id, limit=10, before=None) == [event]
 
 
 async def namespaces_leave_before_and_after(arena: Arena) -> None:

@@ -18,7 +18,7 @@ from headgate.aws.aggregator.open import open_objects
 from headgate.aws.aggregator.process import Aggregator
 from headgate.aws.aggregator.s3 import BotoService, S3Objects
 from headgate.core.errors import Damaged, Unreachable, ValidationError
-from headgate.core.history import DAY_MS, AuditEvent, audit_event
+from headgate.core.history import DAY_MS, AuditEvent, AuditQuery, audit_event
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.catalog.items import event_as_item
 from headgate.stores.dynamodb.table import requests as ask
@@ -64,10 +64,11 @@ def test_what_expires_is_archived_and_reads_back(rig: Rig, objects: S3Objects) -
     assert run(read_archived(objects, NS, limit=2)) == found[:2]
     page = run(read_archived(objects, NS, limit=3, before=found[1].event_id))
     assert page == found[2:5]
-    assert run(read_archived(objects, NS, entity_id="$SYSTEM")) == [strange]
+    assert run(read_archived(objects, NS, AuditQuery("$SYSTEM"))) == [strange]
     assert len(run(read_archived(objects, "m" * 11))) == 1
     assert run(read_archived(objects, "x" * 11)) == []
-    within = run(read_archived(objects, NS, start_ms=NOW_MS + DAY_MS, end_ms=NOW_MS + 2 * DAY_MS))
+    tomorrow = AuditQuery(start_ms=NOW_MS + DAY_MS, end_ms=NOW_MS + 2 * DAY_MS)
+    within = run(read_archived(objects, NS, tomorrow))
     assert [event.details["n"][0] for event in within] == [5, 4, 3]
 
 
@@ -222,6 +223,8 @@ def test_a_process_of_ones_own_archives_and_the_command_reads_back(
     assert rest["next"] is None
     assert asked("--system")["items"] == []
     assert asked("--end", "2020-01-01")["items"] == []
+    assert [one["action"] for one in asked("--by", "ada")["items"]] == ["entity_created"]
+    assert len(asked("--action", "limits_set", "--resource", "_default_")["items"]) == 2
     assert len(asked("--start", "2020-01-01")["items"]) == 3
     assert asked(where=("--namespace-id", namespace, *place)) == everything  # without the store
 
@@ -231,7 +234,7 @@ def test_a_process_of_ones_own_archives_and_the_command_reads_back(
     [
         ("--archived --url sqlite:///x.db", "--bucket"),
         ("key-1 --bucket my-archive --url memory://", "--archived"),
-        ("key-1 --start 2026-01-01 --url memory://", "--archived"),
+        ("key-1 --namespace-id aBcDeFgHiJk --url memory://", "--archived"),
         ("--archived --bucket b-1 --start soon --url memory://", "start"),
     ],
 )

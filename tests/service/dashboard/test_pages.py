@@ -135,6 +135,43 @@ def test_what_if_takes_nothing(place: Place, page: Any) -> None:
     text_of(page, "#what-if", "It would be refused: no wait will help")
 
 
+def test_the_audit_of_everybody(place: Place, page: Any) -> None:
+    """All of the namespace; filters narrow it, older ones come below, and of a change both sides
+    are shown, only where they differ."""
+    place.ask("PUT", "/v1/namespaces/audited")
+    space = "/v1/namespaces/audited"
+    for n in range(103):
+        place.ask("POST", f"{space}/entities", {"id": f"user:{n}"})
+    for capacity in (5, 6):
+        one = {"name": "rpm", "capacity": capacity, "refill_amount": 1, "refill_period_seconds": 60}
+        place.ask("PUT", f"{space}/limits/resources/gpt-4", {"limits": [one]})
+    page.goto(place.page("audit?namespace=audited"))
+    rows = page.locator("main tbody tr")
+    rows.nth(99).wait_for()
+    assert rows.count() == 100
+    first = rows.first.inner_text()
+    assert "$RESOURCE:gpt-4" in first
+    assert "limits.rpm.capacity 5 → 6" in first
+    assert "refill_amount" not in first
+    page.get_by_role("button", name="Older").click()
+    rows.nth(104).wait_for()
+    assert "namespace_registered" in rows.last.inner_text()
+    assert page.get_by_role("button", name="Older").count() == 0
+    page.get_by_label("Action").fill("limits_set")
+    page.get_by_role("button", name="Show").click()
+    page.locator("main tbody").filter(has_not_text="entity_created").wait_for()
+    assert rows.count() == 2
+    page.get_by_label("Until (UTC)").fill("2020-01-01T00:00")
+    page.get_by_role("button", name="Show").click()
+    text_of(page, "main .empty", "No change on record")
+    page.goto(place.page("audit?namespace=audited&of=user:7"))
+    text_of(page, "main tbody tr", "entity_created")
+    page.goto(place.page("audit?namespace=audited&action=Bad"))
+    text_of(page, "main [role=alert]", "action")
+    page.troubles.clear()
+    page.goto(place.page("live?namespace=default"))
+
+
 def test_hostile_names_are_only_text(place: Place, page: Any) -> None:
     body = {"id": "user:hostile", "name": HOSTILE, "metadata": {"note": HOSTILE}}
     place.ask("POST", f"{SPACE}/entities", body)

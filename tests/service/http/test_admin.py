@@ -128,6 +128,43 @@ def test_bad_limits_are_told(desk: Desk) -> None:
     assert desk("GET", f"{NS}/limits/system").json["limits"] == []
 
 
+def test_the_audit_of_a_namespace(desk: Desk) -> None:
+    """Everybody's events, the filters of the library, and pages that follow each other."""
+    for n in range(4):
+        assert desk("POST", f"{NS}/entities", {"id": f"user:{n}"}).status == 201
+    one = {"name": "rpm", "capacity": 7, "refill_amount": 1, "refill_period_seconds": 1}
+    assert desk("PUT", f"{NS}/limits/resources/gpt-4", {"limits": [one]}).status == 200
+    whole = desk("GET", f"{NS}/audit").json
+    told = [(event["entity_id"], event["action"]) for event in whole["items"]]
+    assert told[:5] == [
+        ("$RESOURCE:gpt-4", "limits_set"), *((f"user:{n}", "entity_created") for n in (3, 2, 1, 0)),
+    ]  # fmt: skip
+    assert whole["cursor"] is None
+    found: list[Any] = []
+    for name in ("cursor", "after"):
+        page = desk("GET", f"{NS}/audit", query="limit=2").json
+        found = page["items"]
+        while page["cursor"] is not None:
+            page = desk("GET", f"{NS}/audit", query=f"limit=2&{name}={page['cursor']}").json
+            found += page["items"]
+        assert found == whole["items"]
+    at = whole["items"][0]["timestamp"]
+    for query, count in (
+        ("action=limits_set", 1), ("resource=gpt-4", 1), ("principal=dev&action=entity_created", 4),
+        ("entity_id=user:2", 1), ("principal=eve", 0), (f"end={at}", 0),
+        ("entity_id=$RESOURCE:gpt-4", 1), (f"start={at}&action=entity_created", 4),
+    ):  # fmt: skip
+        assert len(desk("GET", f"{NS}/audit", query=query).json["items"]) == count, query
+    for bad, field in (
+        ("action=%00", "action"), ("principal=%0A", "principal"), ("principal=", "principal"),
+        ("resource=9", "resource"), ("start=soon", "start"), ("cursor=x", "cursor"),
+        ("after=x", "after"), ("limit=0", "limit"), ("limit=1001", "limit"),
+        ("entity_id=$", "entity_id"),
+    ):  # fmt: skip
+        answer = desk("GET", f"{NS}/audit", query=bad)
+        assert (answer.status, answer.json["field"]) == (400, field), bad
+
+
 def test_buckets_usage_and_audit(desk: Desk) -> None:
     desk.check(tokens=6)
     held = desk("GET", f"{NS}/buckets/user:ann").json["items"]

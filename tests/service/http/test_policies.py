@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from headgate.service.http.asgi import Rest
+from headgate.service.policies.audit import NAMES_MAX, _policies_for_audit
+from headgate.service.policies.policies import Policies, check_content
 from headgate.service.program import Options, Program
 from headgate.testing import FakeClock
 from tests.service.http.kit import PATHS, Said, call
 from tests.service.server.kit import policy
 
 POLL_MS = 2000
+SIDES = ("before", "after")
 MORE = """\
   - {name: trial, scope: user, resource: api.trial, capacity: 1, refill_rate: 0, shadow: true}
 token_costs: [{endpoint: /dear, tokens: 4}]
@@ -194,3 +197,53 @@ async def test_every_change_is_in_the_audit_once(file: Path, tmp_path: Path) -> 
     assert events[0].principal == f"file:{file}"
     assert events[-1].details["before"] is None
     assert events[0].details["after"]["resources"] == ["api.search"]
+    for event, capacities in zip(events, ((20, 30), (10, 20)), strict=False):
+        [before], [after] = (event.details[side]["policies"].values() for side in SIDES)
+        assert (before["capacity"], after["capacity"]) == capacities, "also over a restart"
+
+
+async def test_the_audit_shows_each_policy_before_and_after(file: Path) -> None:
+    """Every policy's values on both sides, new ones and those that went; never a secret."""
+    more = """
+  - {name: other, scope: ip, resource: global, capacity: 7, refill_rate: 1}
+token_costs:
+  - {endpoint: /api/ml, tokens: 10}
+runtime:
+  fail_open: true
+  store: "redis://ann:s3cret@db:6379/0?sentinel_password=hush"
+"""
+    setting = Setting(file)
+    await setting.program.start()
+    await setting.later()
+    for content in (policy(10) + more, policy(25)):
+        file.write_text(content)
+        await setting.later()
+    events = await setting.program.service.repository.get_audit_events("$POLICIES", 10)
+    await setting.program.close()
+    assert "s3cret" not in str(events)
+    assert "hush" not in str(events)
+    gone, added = events[0].details, events[1].details
+    [name] = gone["after"]["policies"]
+    assert set(gone["before"]["policies"]) == {name, "other"} == set(added["after"]["policies"])
+    assert gone["before"]["policies"]["other"]["capacity"] == 7
+    assert gone["before"]["policies"][name]["capacity"] == 10
+    assert gone["after"]["policies"][name]["capacity"] == 25
+    assert (gone["before"]["token_costs"], gone["after"]["token_costs"]) == ({"/api/ml": 10}, {})
+    assert gone["before"]["runtime"]["fail_open"] is True
+    assert gone["before"]["runtime"]["store"].endswith("@db:6379/0?sentinel_password=…")
+    assert gone["after"]["runtime"] == {"fail_open": None, "circuit_breaker": None, "store": None}
+
+
+def test_of_very_many_policies_the_changed_ones_are_shown(tmp_path: Path) -> None:
+    def policies(changed: int) -> Policies:
+        rows = "".join(
+            f"  - {{name: p{n}, scope: s{n}, capacity: {n + 1 + (n == changed)}, refill_rate: 1}}\n"
+            for n in range(300)
+        )
+        found = check_content(f"rate_limits:\n{rows}".encode(), "p.yaml")
+        assert isinstance(found, Policies)
+        return found
+
+    told = _policies_for_audit(policies(299), policies(7))
+    assert {"p299", "p7"} <= set(told["policies"])
+    assert (len(told["policies"]), told["not_shown"]) == (NAMES_MAX, 300 - NAMES_MAX)

@@ -122,6 +122,9 @@ CALLS: dict[str, tuple[list[str], int, Call]] = {
         ["PutItem"], 1, lambda _, h, ns: h.append(ns, audit_event(NOW_MS, "did", "key", None)),
     ),
     "audit": ([QUERY], 1, lambda _, h, ns: h.audit(ns, "key", limit=9, before=None)),
+    "audit of everybody": (
+        [QUERY, QUERY, BATCH], 2, lambda _, h, ns: h.audit(ns, None, limit=3, before=None),
+    ),
     "add_usage of three windows": (
         ["UpdateItem"] * 3, 1,
         lambda _, h, ns: h.add_usage(

@@ -9,7 +9,7 @@ import pytest
 
 from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.errors import ValidationError
-from headgate.core.history import UsageQuery, WindowUsage, audit_event
+from headgate.core.history import AuditEvent, UsageQuery, WindowUsage, audit_event
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS
 from headgate.core.runtime import run
@@ -25,6 +25,8 @@ from headgate.stores.dynamodb.catalog.items import (
     Retention,
     RetentionPeriods,
     as_json,
+    event_as_item,
+    purge_attributes,
     usage_key,
 )
 from headgate.stores.dynamodb.client.calls import TableMissing
@@ -101,6 +103,65 @@ def test_adding_nothing_asks_nothing_and_trouble_is_raised() -> None:
 def test_nobody_has_no_audit(subject: str, backend: Backend) -> None:
     ns = registered(backend)
     assert run(backend.ledger.audit(ns, subject, limit=9, before=None)) == []
+
+
+def as_older_headgates_wrote(backend: Backend, ns: str, event: AuditEvent) -> None:
+    """In the namespace's index under the item's own key, as everything else is."""
+    item = event_as_item(ns, event, NOW_MS, DAY_MS)
+    item |= purge_attributes(ns, item["PK"]["S"])
+    run(table_of(backend).write(ask.put(item)))
+
+
+def test_the_log_has_what_older_headgates_wrote(backend: Backend) -> None:
+    """In its place by time, page by page; it is trimmed and purged as before."""
+    ns = registered(backend)
+    events = [
+        audit_event(NOW_MS + n, "noted", ("a", "b", "$SYSTEM")[n % 3], None, n=n) for n in range(12)
+    ]
+    for n, event in enumerate(events):
+        if n % 2:
+            run(backend.ledger.append(ns, event))
+        else:
+            as_older_headgates_wrote(backend, ns, event)
+    found: list[AuditEvent] = []
+    before: str | None = None
+    while page := run(backend.ledger.audit(ns, None, limit=3, before=before)):
+        found += page
+        before = page[-1].event_id
+    assert found[:12] == events[::-1]
+    assert run(backend.ledger.trim(usage_before_ms=0, audit_before_ms=NOW_MS + 6)) == 7
+    assert run(backend.ledger.audit(ns, None, limit=99, before=None)) == events[:5:-1]
+    run(backend.catalog.delete_namespace("team", None, NOW_MS))
+    run(backend.catalog.purge_namespace(ns, None, NOW_MS))
+    assert run(backend.ledger.audit(ns, None, limit=99, before=None)) == []
+
+
+def test_an_event_that_expired_ends_no_page(backend: Backend) -> None:
+    """The index still leads to it for a moment; the page goes on to those that are there."""
+    ns = registered(backend)
+    for n in range(6):
+        run(backend.ledger.append(ns, audit_event(NOW_MS + n, "noted", "a", None, n=n)))
+    table = table_of(backend)
+    gone: list[Any] = []
+    get_all = table.get_all
+
+    async def all_but_two(keys: Any) -> Any:
+        found = await get_all(keys)
+        if not gone:
+            gone.extend(found.pop(key) for key in sorted(found)[-2:])
+        return found
+
+    ledger = DynamoLedger(table)
+    table.get_all = all_but_two  # type: ignore[method-assign]
+    found = run(ledger.audit(ns, None, limit=3, before=None))
+    assert [event.details["n"] for event in found] == [3, 2, 1]
+
+
+def test_an_event_has_one_entry_in_one_index() -> None:
+    """As it had before there was a log, so the log costs no write."""
+    item = event_as_item("n" * 11, audit_event(NOW_MS, "did", "a", "me"), NOW_MS, DAY_MS)
+    assert sorted(name for name in item if name.startswith("GSI")) == ["GSI4PK", "GSI4SK"]
+    assert item["GSI4SK"]["S"].startswith("n" * 11 + "/EVENT#1")
 
 
 def test_trimming_reaches_deleted_namespaces_and_leaves_the_rest(backend: Backend) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from headgate.core.decision import Demand
 from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
+from headgate.core.levels import Level
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
@@ -96,6 +97,48 @@ def test_an_event_of_ones_own_may_look_like_any_other(backend: Backend) -> None:
     event = audit_event(NOW_MS, "limits_set", "a", None, after={"version": 7}, before=None)
     run(backend.ledger.append(ns, event))
     assert run(backend.ledger.audit(ns, "a", limit=1, before=None)) == [event]
+
+
+def test_the_log_has_what_was_there_before_it(backend: Backend, redis_url: str) -> None:
+    """A namespace that an older headgate made has streams alone: the first look fills its log."""
+    ns = registered(backend)
+    for n in range(7):
+        for subject in ("a", "a:b", "$RESOURCE:gpt-4/x"):
+            run(backend.ledger.append(ns, audit_event(NOW_MS + n, "noted", subject, None, n=n)))
+    run(backend.catalog.update_stored(ns, Level("a", "r"), {"limits": ()}, "ada", NOW_MS + 9))
+    whole = run(backend.ledger.audit(ns, None, limit=99, before=None))
+    assert len(whole) == 23
+    port = port_to(redis_url)
+    run(port.command("UNLINK", keys.log(ns)))
+    run(port.command("HDEL", keys.head(ns), "log"))
+    assert run(backend.ledger.audit(ns, None, limit=99, before=None)) == whole
+    run(port.command("UNLINK", keys.log(ns)))
+    assert run(backend.ledger.audit(ns, None, limit=99, before=None)) == [], "once is enough"
+    run(port.close())
+
+
+def test_the_log_is_bounded_and_goes_with_its_namespace(
+    backend: Backend, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "LOG_EVENTS_MAX", 10)
+    ns = registered(backend)
+    for n in range(30):
+        run(backend.ledger.append(ns, audit_event(NOW_MS + n, "noted", f"e{n}", None, n=n)))
+    left = run(backend.ledger.audit(ns, None, limit=99, before=None))
+    assert [event.details["n"] for event in left] == list(range(29, 19, -1))
+    run(backend.catalog.delete_namespace("team", None, NOW_MS))
+    run(backend.catalog.purge_namespace(ns, None, NOW_MS))
+    port = port_to(redis_url)
+    assert run(port.command("EXISTS", keys.log(ns))) == 0
+    run(port.close())
+
+
+def test_a_page_of_the_log_is_two_calls(backend: Backend, redis_url: str) -> None:
+    ns = registered(backend)
+    port = Watched(port_to(redis_url))
+    run(RedisLedger(port).audit(ns, None, limit=9, before=None))
+    assert port.calls == ["catalog_read", "ZREVRANGEBYLEX"]
+    run(port.close())
 
 
 def test_the_audit_is_bounded(

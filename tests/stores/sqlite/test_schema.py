@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from headgate.core.decision import Demand
-from headgate.core.history import UsageQuery
+from headgate.core.history import UsageQuery, audit_event
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import bucket_table, open_sqlite, schema
 from headgate.stores.sqlite import records as sqlite_records
+from headgate.stores.sqlite.rows import event_as_row
 from headgate.stores.sqlite.schema import named_queries
 
 NOW_MS = 1_750_000_000_000
@@ -49,7 +50,7 @@ def make_file(path: Path) -> None:
 
 
 def add_step(patch: pytest.MonkeyPatch, *statements: str) -> None:
-    """A made-up step to a next schema: there has been one schema so far."""
+    """A made-up step to a next schema."""
     patch.setattr(schema, "MIGRATIONS", [*schema.MIGRATIONS, list(statements)])
     following = schema.SCHEMA_VERSION + 1
     for module in (schema, sqlite_records):
@@ -119,6 +120,25 @@ def test_a_migration_that_fails_changes_nothing(
     assert shape(path) == before
     monkeypatch.undo()
     assert record_of(backend) is not None
+    run(backend.store.close())
+
+
+def test_a_file_of_an_older_headgate_has_its_events_in_the_log(tmp_path: Path) -> None:
+    """Its index comes with the migration, and what was written before is in it."""
+    path = tmp_path / "older.db"
+    events = [audit_event(NOW_MS + n, "noted", "ab"[n % 2], "me", n=n) for n in range(5)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in schema.MIGRATIONS[0]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {schema.OLDEST_VERSION}")
+        for event in events:
+            row = event_as_row("ns", event)
+            connection.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?)", row)
+    backend = opened(path)
+    run(backend.catalog.prepare())
+    assert run(backend.ledger.audit("ns", None, limit=9, before=None)) == events[::-1]
+    assert run(backend.ledger.audit("ns", "a", limit=9, before=None)) == events[::-2]
     run(backend.store.close())
 
 

@@ -21,13 +21,14 @@ from headgate.admin.reports import parse_page
 from headgate.aws.aggregator.records import ExpiredEvent
 from headgate.aws.aggregator.s3 import S3Objects
 from headgate.core.errors import Damaged
-from headgate.core.history import DAY_MS, AuditEvent, event_time_ms
+from headgate.core.history import DAY_MS, AuditEvent, AuditQuery, event_time_ms
 from headgate.core.limits import parse_namespace_id
 
 OBJECT_BYTES_MAX = 64 * 1024 * 1024  # ten times as much as a batch of a stream
 OBJECTS_MAX = 100_000  # of one day
 FOLDERS_MAX = 1000  # years of a namespace, months of a year, days of a month
 PARTS = ("year", "month", "day")
+EVERYTHING = AuditQuery()
 LINE_FIELDS = ("event_id", "timestamp", "action", "entity_id", "principal", "resource", "details")
 
 
@@ -52,18 +53,16 @@ def archive_objects(expired: Iterable[ExpiredEvent]) -> Iterator[tuple[str, byte
 async def read_archived(
     objects: S3Objects,
     namespace: str,
+    query: AuditQuery = EVERYTHING,
     *,
-    entity_id: str | None = None,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
     before: str | None = None,
     limit: int = 100,
 ) -> list[AuditEvent]:
-    """Archived events, newest first, each once: of one subject if named, from `start_ms` until
-    before `end_ms`, older than the event `before`. It reads day by day, no further than needed."""
+    """Archived events that a query is about, newest first, each once, older than the event
+    `before`. It reads day by day, no further than needed."""
     parse_namespace_id(namespace)
     parse_page(limit)
-    until_ms = _search_end_ms(end_ms, before)
+    until_ms = _search_end_ms(query.end_ms, before)
     found: list[AuditEvent] = []
     todo = [(_namespace_folder(namespace), 0)]
     while todo and len(found) < limit:
@@ -72,14 +71,12 @@ async def read_archived(
             found += [
                 event
                 for event in await _read_day(objects, folder)
-                if entity_id in (None, event.entity_id)
-                and (before is None or event.event_id < before)
-                and _can_overlap((at := event_time_ms(event), at + 1), start_ms, end_ms)
+                if query.matches(event) and (before is None or event.event_id < before)
             ]
             continue
         for inner in await objects.folders(folder, FOLDERS_MAX):  # the newest comes last, and next
             span = _span_ms(inner, depth)
-            if span is not None and _can_overlap(span, start_ms, until_ms):
+            if span is not None and _can_overlap(span, query.start_ms, until_ms):
                 todo.append((inner, depth + 1))
     return found[:limit]
 

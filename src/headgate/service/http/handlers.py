@@ -11,7 +11,7 @@ from msgspec import UNSET
 from headgate.admin import documents
 from headgate.admin.reports import Reports
 from headgate.core.errors import EntityNotFoundError, ValidationError
-from headgate.core.history import iso_time_or_none
+from headgate.core.history import iso_time_or_none, parse_audit_cursor, parse_time_ms
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
@@ -292,10 +292,20 @@ async def list_usage(call: RouteCall) -> Document:
 
 
 async def list_audit(call: RouteCall) -> Document:
-    found = await call.ns.get_audit_events(
-        call.query["entity_id"], call.query.get("limit", PAGE), call.query.get("after")
+    """Of an entity or of everybody; `after`, an event's id, is the older name of `cursor`."""
+    query = call.query
+    place = "cursor" if "cursor" in query else "after"
+    found, cursor = await call.ns.list_audit_events(
+        query.get("entity_id"),
+        action=query.get("action"),
+        principal=query.get("principal"),
+        resource=query.get("resource"),
+        start_time=parse_time_ms("start", _moment(call, "start")),
+        end_time=parse_time_ms("end", _moment(call, "end")),
+        limit=query.get("limit", PAGE),
+        next_key=parse_audit_cursor(place, query.get(place)),
     )
-    return {"items": [documents.event_as_json(one) for one in found]}
+    return {"items": [documents.event_as_json(one) for one in found], "cursor": cursor}
 
 
 async def explain(call: RouteCall) -> Document:

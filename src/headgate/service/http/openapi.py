@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from headgate.admin.reports import PAGE_MAX
+from headgate.core.history import ACTION_PATTERN, PRINCIPAL_LENGTH_MAX
 from headgate.core.levels import Mode
 from headgate.core.limits import NAMESPACE_ID_LENGTH, NAMESPACE_ID_PATTERN
 from headgate.service.decide import request_bodies as bodies
@@ -38,6 +39,8 @@ PARAMETERS: dict[str, Any] = {
     "namespace_id": Annotated[
         str, bodies.name_meta(NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, "letters, digits and _ -")
     ],
+    "action": Annotated[str, bodies.name_meta(ACTION_PATTERN, 64, "small letters and _")],
+    "principal": Annotated[str, bodies.text_meta(PRINCIPAL_LENGTH_MAX)],
     "window": Literal["hourly", "daily", "monthly"],
     "start": _Time,
     "end": _Time,
@@ -192,7 +195,7 @@ ANSWERS: dict[str, Schema] = {
     "Buckets": items(_BUCKET),
     "Applied": answer("applied:flag"),
     "Usage": items(_SNAPSHOT, cursor=_CURSOR),
-    "Audit": items(_EVENT),
+    "Audit": items(_EVENT, cursor=_CURSOR),
     "Explanation": answer(
         "entity_id resource mode:mode parents:frees",
         policy=maybe(answer("name level shadow:flag")),

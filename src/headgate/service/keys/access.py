@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from headgate.core.errors import HeadgateError, StoreDenied, ValidationError
+from headgate.core.history import valid_principal
 from headgate.core.plan import Cache
 from headgate.core.runtime import Clock, wall_clock_ms
 from headgate.service.decide.problems import (
@@ -194,7 +195,7 @@ def caller_of(sans: Iterable[str], table: Mapping[str, Grant]) -> ApiCaller | Re
         return Refusal(DenyReason.NO_CERTIFICATE)
     if len(found) > 1:
         return Refusal(DenyReason.AMBIGUOUS_CERTIFICATE)
-    return ApiCaller(f"cert:{found[0]}", table[found[0]])
+    return ApiCaller(valid_principal(f"cert:{found[0]}"), table[found[0]])
 
 
 def _normal(kind: str, name: str) -> str:

@@ -18,7 +18,7 @@ from headgate.core.history import audit_event
 from headgate.repository import Repository
 from headgate.service.keys.access import KEYS_NAMESPACE, Denial
 from headgate.service.keys.file import FileKeys, KeyState, key_for_audit
-from headgate.service.policies.policies import FileAuditor
+from headgate.service.policies.audit import FileAuditor
 
 SHOWN_MAX = 100
 AGAIN_MS = 30_000  # a store that is away, or does not let this service write, is asked that seldom

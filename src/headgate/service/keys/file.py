@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headgate.core.errors import HeadgateError, Unreachable, ValidationError
-from headgate.core.history import TIME_MS_MAX, iso_time
+from headgate.core.history import PRINCIPAL_LENGTH_MAX, TIME_MS_MAX, iso_time, parse_principal
 from headgate.declare.yaml_fields import (
     FieldReader,
     FileFault,
@@ -50,7 +50,6 @@ if sys.platform != "win32":
     import fcntl
 
 KEYS_MAX = 10_000
-PRINCIPAL_LENGTH_MAX = 256
 TRAIL_SUFFIX = ".audit"
 
 
@@ -109,6 +108,7 @@ class FileKeys:
             keys[key.id] = key
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
+        parse_principal(principal)
         with self._change() as keys:
             key = keys.get(key_id)
             if key is None or key.revoked_ms is not None:
@@ -211,7 +211,8 @@ def _append_trail(path: str, before: Mapping[str, Key], after: Mapping[str, Key]
 # The key file's format: keys and certificates out of a YAML tree, or all that is wrong.
 
 
-def parse_principal(text: str) -> str:
+def _parse_author(text: str) -> str:
+    """Who made or changed a key; files that older versions wrote name anybody."""
     if len(text) > PRINCIPAL_LENGTH_MAX:
         raise ValidationError(
             "principal", "<not shown>", f"must be at most {PRINCIPAL_LENGTH_MAX} characters"
@@ -223,8 +224,8 @@ _TEXTS = {
     "id": parse_key_id,
     "digest": parse_digest,
     "name": parse_key_name,
-    "created_by": parse_principal,
-    "changed_by": parse_principal,
+    "created_by": _parse_author,
+    "changed_by": _parse_author,
 }
 _TIMES = ("created_ms", "revoked_ms")
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from headgate.core.errors import ValidationError
+from headgate.core.history import parse_principal
 from headgate.core.limits import parse_namespace
 
 SECRET_BYTES = 32
@@ -99,6 +100,7 @@ class MintedKey(NamedTuple):
 
 def mint(grant: Grant, *, name: str = "", principal: str | None = None, now_ms: int) -> MintedKey:
     """A key nobody has had before."""
+    parse_principal(principal)
     key_id = "".join(secrets.choice(_ALPHABET) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(SECRET_BYTES)
     digest = digest_of(key_id, secret)

@@ -23,6 +23,7 @@ from headgate.core.errors import (
     ValidationError,
     VersionMismatchError,
 )
+from headgate.core.history import parse_principal
 from headgate.core.levels import HIDDEN, Entity
 from headgate.core.runtime import Clock
 from headgate.service.keys.access import KEYS_NAMESPACE
@@ -66,6 +67,7 @@ class StoredKeys:
         self._index.add(key.id)
 
     async def revoke(self, key_id: str, principal: str | None, now_ms: int) -> bool:
+        parse_principal(principal)
         home = await self._catalog.get_namespace(KEYS_NAMESPACE)
         if home is None:
             return False

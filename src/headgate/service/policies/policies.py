@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,8 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from headgate.core.errors import HeadgateError, StoreTrouble
-from headgate.core.history import audit_event
+from headgate.core.errors import HeadgateError
 from headgate.core.limits import Limit
 from headgate.declare.yaml_fields import (
     FileFault,
@@ -30,7 +29,6 @@ from headgate.declare.yaml_fields import (
     Node,
     parse_tree,
 )
-from headgate.repository import Repository
 from headgate.service.decide.rules import EXACT, GLOBAL, GLOBAL_DEFAULT, SCOPE, Rule, Rules
 from headgate.service.policies.decode import DEFAULT_LIMIT, Decoded, Policy, Runtime, decode
 
@@ -183,7 +181,7 @@ class Policies(Rules):
         default = self._default
         return {
             "digest": self.digest,
-            "rate_limits": [_policy_as_json(policy) for policy in self.policies],
+            "rate_limits": [policy_as_json(policy) for policy in self.policies],
             "token_costs": [{"endpoint": path, "tokens": n} for path, n in self.costs.items()],
             "default_limit": default and _limit_as_json(default.limits[0]),
             "fail_open": self.runtime.fail_open,
@@ -249,7 +247,7 @@ def _limit_as_json(limit: Limit) -> dict[str, Any]:
     }
 
 
-def _policy_as_json(policy: Policy) -> dict[str, Any]:
+def policy_as_json(policy: Policy) -> dict[str, Any]:
     return {
         "name": policy.name,
         "scope": policy.scope,
@@ -404,66 +402,3 @@ class Watcher:
             elif result is ReloadResult.BROKEN:
                 self.failures += 1
         return result
-
-
-# --------------------------------------------------------------------------------------------------
-# That a file changed is in the audit: which file, what it said before and what it says now.
-#
-# The newest event tells what was in force last, also before this service was started. So a change
-# is noted once, however many workers see the same file.
-
-NAMES_MAX = 100
-
-
-@dataclass(slots=True)
-class FileAuditor(Generic[State]):
-    """Sees to it that the newest event of a kind tells what a file says.
-
-    `state` gives what is in force, the same object while it stays the same. `details` makes of it,
-    and of what was noted before, where the event belongs and its `after` and `before`; where it is
-    not known what was before, that is what the last event says.
-    """
-
-    what: str  # "keys": its subject is $KEYS, its action keys_changed
-    path: str
-    state: Callable[[], State]
-    details: Callable[[Repository, State, State | None], Awaitable[tuple[str, Any, Any]]]
-    again_ms: int = 0  # a store that is away is left alone for so long
-    noted: State | None = None
-    next_ms: int = 0
-
-    async def tick(self, repository: Repository) -> None:
-        """Notes what changed; later, if the store is away now."""
-        state, now_ms = self.state(), repository.clock()
-        if state is self.noted or now_ms < self.next_ms:
-            return
-        self.next_ms = now_ms + self.again_ms
-        try:
-            await self._note(repository, state, now_ms)
-        except StoreTrouble:
-            return
-        except HeadgateError as error:
-            log.warning("that the %s changed is not in the audit: %s", self.what, error)
-        self.noted, self.next_ms = state, 0
-
-    async def _note(self, repository: Repository, state: State, now_ms: int) -> None:
-        home_id, after, before = await self.details(repository, state, self.noted)
-        ledger, subject = repository.backend.ledger, f"${self.what.upper()}"
-        found = await ledger.audit(home_id, subject, limit=1, before=None)
-        last = found[0].details.get("after") if found else None
-        if isinstance(last, dict) and last.get("digest") == after["digest"]:
-            return
-        event = audit_event(
-            now_ms, f"{self.what}_changed", subject, f"file:{self.path}",
-            before=before or last, after=after,
-        )  # fmt: skip
-        await ledger.append(home_id, event)
-
-
-def audit_policies(watcher: Watcher) -> FileAuditor[Policies]:
-    async def details(repository: Repository, new: Policies, _: object) -> tuple[str, Any, None]:
-        scopes, resources = (sorted(names)[:NAMES_MAX] for names in new.names)
-        after = {"digest": new.digest, "scopes": scopes, "resources": resources}
-        return await repository.configs.namespace_id(), after, None
-
-    return FileAuditor("policies", watcher.path, lambda: watcher.current, details)

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from headgate.core.errors import HeadgateError
-from headgate.core.history import iso_time
+from headgate.core.history import iso_time, valid_principal
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.service.dashboard import Dashboard, FaultSwitch
 from headgate.service.http.asgi import Rest, SideServer, StartSideServer
@@ -95,7 +95,7 @@ def make_key(arguments: Sequence[str]) -> int:
 
 def _cli_principal() -> str:
     user = os.environ.get("USER") or os.environ.get("LOGNAME")
-    return f"cli:{user}" if user else "cli"
+    return valid_principal(f"cli:{user}" if user else "cli")
 
 
 def _parser() -> argparse.ArgumentParser:

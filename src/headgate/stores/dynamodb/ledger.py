@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from headgate.core.errors import ValidationError
-from headgate.core.history import WINDOW_TYPES, AuditEvent, UsageQuery, WindowUsage
+from headgate.core.history import (
+    WINDOW_TYPES,
+    AuditEvent,
+    UsageQuery,
+    WindowUsage,
+    event_border,
+)
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
 from headgate.stores.dynamodb import schema
@@ -35,6 +41,7 @@ from headgate.stores.dynamodb.table.table import Table
 # window type newest first, so a page is at most three short queries and a batch of its rows.
 
 END = "~"  # sorts after everything a key can hold
+UNORDERED_EVENTS_MAX = 50_000  # of older headgates, that a page of the audit log looks at
 
 
 def addition(
@@ -159,8 +166,10 @@ class DynamoLedger:
         await self._table.write(ask.put(item))
 
     async def audit(
-        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+        self, namespace: str, entity_id: str | None, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
+        if entity_id is None:
+            return await self._log(namespace, limit, before)
         span = ask.begins(schema.AUDIT)
         if before is not None:
             span = ask.below(schema.sk_audit(schema.clip_cursor(before)))
@@ -170,6 +179,41 @@ class DynamoLedger:
         request = ask.query(self._table.name, pk, span, forward=False, limit=limit)
         items = await self._table.every(request, limit)
         return [event_from_item(item) for item in items[:limit]]
+
+    async def _log(self, namespace: str, limit: int, before: str | None) -> list[AuditEvent]:
+        """Of every subject: keys from the namespace's index, which answers a moment late, then the
+        events. Some may have expired since, so the index is asked until the page is full."""
+        found: list[AuditEvent] = []
+        while len(found) < limit:
+            wanted = limit - len(found)
+            keys = await self._log_keys(namespace, wanted, before)
+            items = await self._table.get_all(keys)
+            found += [event_from_item(items[key]) for key in keys if key in items]
+            if len(keys) < wanted:
+                break
+            before = schema.parse_audit_sk(keys[-1][1])
+        return found
+
+    async def _log_keys(self, namespace: str, limit: int, before: str | None) -> list[Key]:
+        """The newest so many, in order. Older headgates indexed events by subject: those have no
+        order there, so all of them are looked at until they have expired."""
+        table, end = self._table, END if before is None else schema.clip_cursor(before)
+        stem = schema.gsi4_sk_audit(namespace, "")
+        span, by_subject = ask.between(stem, stem + end), ask.begins(schema.pk_audit(namespace, ""))
+        requests = (
+            ask.query(
+                table.name, namespace, span, index=schema.GSI4, forward=False, limit=limit + 1
+            ),
+            ask.query(table.name, namespace, by_subject, index=schema.GSI4),
+        )
+        in_order, of_subjects = await table.together(*requests)
+        listed = await table.rest(requests[0], in_order, limit + 1)
+        listed += await table.rest(requests[1], of_subjects, UNORDERED_EVENTS_MAX)
+        keys = [key_of(item) for item in listed]
+        keys.sort(key=lambda key: schema.parse_audit_sk(key[1]), reverse=True)
+        return [key for key in keys if before is None or schema.parse_audit_sk(key[1]) < before][
+            :limit
+        ]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         """Newest window first, then by type, entity and resource."""
@@ -198,9 +242,8 @@ class DynamoLedger:
             for window_type in WINDOW_TYPES:
                 request = old_usage(self._table.name, namespace.id, window_type, usage_before_ms)
                 gone += await self._trim(request, lambda item: True)
-            pk, stem = namespace.id, schema.pk_audit(namespace.id, "")
-            request = ask.query(self._table.name, pk, ask.begins(stem), index=schema.GSI4)
-            gone += await self._trim(request, lambda item: _event_ms(item) < audit_before_ms)
+            for request in old_events(self._table.name, namespace.id, audit_before_ms):
+                gone += await self._trim(request, lambda item: _event_ms(item) < audit_before_ms)
         return gone
 
     async def _trim(self, request: DynamoRequest, is_old: Callable[[Item], bool]) -> int:
@@ -219,6 +262,16 @@ def old_usage(table: str, namespace: str, window_type: str, before_ms: int) -> D
     low = stem + schema.newest_first(before_ms - 1)
     span = ask.between(low, stem + END)
     return ask.query(table, namespace, span, index=schema.GSI4)
+
+
+def old_events(table: str, namespace: str, before_ms: int) -> list[DynamoRequest]:
+    """The events from before a moment, and those of older headgates, which are in no order."""
+    stem = schema.gsi4_sk_audit(namespace, "")
+    spans = (
+        ask.between(stem, stem + event_border(before_ms)),
+        ask.begins(schema.pk_audit(namespace, "")),
+    )
+    return [ask.query(table, namespace, span, index=schema.GSI4) for span in spans]
 
 
 def _event_ms(item: Item) -> int:

@@ -28,9 +28,12 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
             {ns}/ENTITY#{id}              BUCKET#{resource}#{shard}         buckets of an entity
     GSI4    {ns}                          the item's PK                     all of a namespace
             {ns}                          {ns}/USAGE#{type}#{newest first}#{id}#{resource}
+            {ns}                          {ns}/EVENT#{event id}             the audit log
 
 Usage is in GSI4 under a key of its own: sorted as pages of usage are, and out of the way of whoever
-lists entities, whose PK it has.
+lists entities, whose PK it has. So are audit events: their ids begin with the time, which makes the
+log of a namespace one range of the index. An entry there costs what it did under the item's PK, so
+the log costs no write; and the index takes an entry per event in any case, for purges.
 """
 
 from __future__ import annotations
@@ -144,6 +147,15 @@ def parse_usage_sk(sk: str) -> UsageSk:
 
 def sk_audit(event_id: str) -> str:
     return f"{AUDIT}{event_id}"
+
+
+def parse_audit_sk(sk: str) -> str:
+    """The id of the event."""
+    return sk.removeprefix(AUDIT)
+
+
+def gsi4_sk_audit(namespace: str, event_id: str) -> str:
+    return f"{namespace}/EVENT#{event_id}"
 
 
 def sk_namespace(name: str) -> str:

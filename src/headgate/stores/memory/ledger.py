@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import nlargest
 from itertools import islice
 
 from headgate.core.history import (
@@ -70,18 +71,18 @@ class MemoryLedger:
             self._audit.append((namespace, event))
 
     async def audit(
-        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+        self, namespace: str, entity_id: str | None, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
         with self._lock:
             events = list(self._audit)
-        found = [
+        found = (
             event
-            for where, event in reversed(events)
+            for where, event in events
             if where == namespace
-            and event.entity_id == entity_id
+            and entity_id in (None, event.entity_id)
             and (before is None or event.event_id < before)
-        ]
-        return found[:limit]
+        )
+        return nlargest(limit, found, key=lambda event: event.event_id)
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         self.live(namespace, query.entity_id, query.resource, now_ms)

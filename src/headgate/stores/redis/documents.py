@@ -21,6 +21,7 @@ from headgate.admin.documents import stored_as_json, stored_from_json
 from headgate.core.errors import IncompatibleSchemaError, NamespaceNotFoundError, Unreachable
 from headgate.core.history import AuditEvent
 from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
+from headgate.core.limits import SEPARATOR
 from headgate.stores.records import RecordsChanged, check_active
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort
@@ -110,9 +111,11 @@ def from_json(what: str, text: str) -> Any:
 
 SCHEMA_VERSION = 1
 AUDIT_EVENTS_MAX = 10_000  # per entity or level; the oldest make room, a few hundred at a time
+LOG_EVENTS_MAX = 100_000  # of a namespace, of all entities and levels together
 
 READ = load_script("catalog_read")
 COMMIT = load_script("catalog_commit")
+LOG_IS_WHOLE = "log"  # of a head: whether the log has the events of before there was one
 HEAD_FIELDS = ("schema", "state", "name", "version", "turn", "created_ms", "deleted_ms")
 
 Command = tuple[Part, ...]  # its name, its key, its arguments
@@ -206,11 +209,30 @@ async def commit_active(
     return await commit(port, home, [active, *guards], writes, moves=True)
 
 
-def event_write(namespace: str, event: AuditEvent, version: str = VERSION_HERE) -> Command:
-    """Appends the event, in the script of the change it tells of or by itself."""
-    stream = keys.audit(namespace, event.entity_id)
-    fields = ("id", event.event_id, "body", event_as_text(event, version))
-    return ("XADD", stream, "MAXLEN", "~", AUDIT_EVENTS_MAX, "*", *fields)
+def event_writes(
+    namespace: str, event: AuditEvent, version: str = VERSION_HERE
+) -> tuple[Command, ...]:
+    """Appends the event to its subject's stream and to the namespace's log, in the script of the
+    change it tells of or by itself."""
+    stream, log = keys.audit(namespace, event.entity_id), keys.log(namespace)
+    text = event_as_text(event, version)
+    fields = ("id", event.event_id, "body", text)
+    return (
+        ("XADD", stream, "MAXLEN", "~", AUDIT_EVENTS_MAX, "*", *fields),
+        ("ZADD", log, 0, log_entry(event.event_id, event.entity_id, text)),
+        ("ZREMRANGEBYRANK", log, 0, -(LOG_EVENTS_MAX + 1)),
+    )
+
+
+def log_entry(event_id: str, audit_id: str, text: str) -> str:
+    """An event in the log, a sorted set that has every score 0 and so the order of the texts."""
+    return f"{event_id}{SEPARATOR}{audit_id}\n{text}"
+
+
+def event_from_entry(entry: str) -> AuditEvent:
+    place, _, text = entry.partition("\n")
+    event_id, _, audit_id = place.partition(SEPARATOR)
+    return event_from_text(event_id, audit_id, text)
 
 
 def _pack_commands(

@@ -65,7 +65,7 @@ def usage_parts(text: str) -> tuple[BucketKey, int]:
 #
 #     hg:n:{ns}       the head: state, name, version, …         hg:e:{ns}       entity id -> entity
 #     hg:l:{ns}       entity#resource -> stored limits          hg:x:{ns}       the index
-#     hg:a:{ns}#id    the audit of one entity or level
+#     hg:a:{ns}#id    the audit of one entity or level          hg:g:{ns}       that of everybody
 #     hg:d:{ns}       name -> small text                        hg:t:{ns}       their ends
 #
 # The index is a sorted set with every score 0, which makes it an ordered list of texts. It holds
@@ -81,6 +81,7 @@ META = PREFIX + ":meta:{hg}"
 
 EVERYTHING = PREFIX + ":*"
 EVERY_AUDIT = PREFIX + ":a:*"
+EVERY_LOG = PREFIX + ":g:*"
 EVERY_USAGE = PREFIX + ":u:*"
 
 
@@ -94,10 +95,16 @@ levels = functools.partial(_key, "l")
 index = functools.partial(_key, "x")
 expiring = functools.partial(_key, "d")
 expiring_ends = functools.partial(_key, "t")
+log = functools.partial(_key, "g")
 
 
 def audit(namespace: str, audit_id: str) -> str:
     return _key("a", namespace) + SEPARATOR + audit_id
+
+
+def audit_id(stream: str) -> str:
+    """The entity or level whose audit a stream is."""
+    return stream.partition(SEPARATOR)[2]
 
 
 def entity_keys(namespace: str) -> str:

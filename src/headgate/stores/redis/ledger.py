@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from headgate.core.history import (
     WINDOW_TYPES,
@@ -12,6 +13,7 @@ from headgate.core.history import (
     UsageQuery,
     UsageSnapshot,
     WindowUsage,
+    event_border,
     parse_usage_cursor,
     snapshot,
     usage_cursor,
@@ -19,9 +21,19 @@ from headgate.core.history import (
 )
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, BucketKey
+from headgate.stores.records import RecordsChanged
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort
-from headgate.stores.redis.documents import event_from_text, event_write
+from headgate.stores.redis.documents import (
+    LOG_IS_WHOLE,
+    CommitGuard,
+    commit,
+    event_from_entry,
+    event_from_text,
+    event_writes,
+    log_entry,
+    read,
+)
 from headgate.stores.redis.encoding import hour_args
 from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 
@@ -104,7 +116,8 @@ class RedisLedger:
         self._port = port
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
-        await self._port.command(*event_write(namespace, event, UNVERSIONED))
+        home, writes = keys.head(namespace), event_writes(namespace, event, UNVERSIONED)
+        await commit(self._port, home, [], writes, moves=False)
 
     async def add_usage(
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
@@ -121,9 +134,12 @@ class RedisLedger:
                 await self._port.script(ADD_USAGE, [f"{prefix}{month}", rows], added)
 
     async def audit(
-        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+        self, namespace: str, entity_id: str | None, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
-        """Newest first; a later page walks over those before it, a batch at a time."""
+        """Of everybody in one or two calls; of one subject a later page walks over those before it,
+        a batch at a time."""
+        if entity_id is None:
+            return await self._log(namespace, limit, before)
         stream = keys.audit(namespace, entity_id)
         batch_size = limit if before is None else max(limit, EVENTS_PER_BATCH)
         found: list[AuditEvent] = []
@@ -139,6 +155,38 @@ class RedisLedger:
                 break
             until = "(" + entries[-1][0]
         return found[:limit]
+
+    async def _log(self, namespace: str, limit: int, before: str | None) -> list[AuditEvent]:
+        [is_whole] = await read(self._port, ("HGET", keys.head(namespace), LOG_IS_WHOLE))
+        if not is_whole:
+            await self._fill_log(namespace)
+        end = "+" if before is None else f"({before}"
+        span = (keys.log(namespace), end, "-", "LIMIT", 0, limit)
+        entries = await self._port.command("ZREVRANGEBYLEX", *span)
+        return [event_from_entry(entry) for entry in entries]
+
+    async def _fill_log(self, namespace: str) -> None:
+        """The log has the events of before there was one; once per namespace.
+
+        An entry is the same text whoever makes it, so several may do this at once.
+        """
+        log = keys.log(namespace)
+        for stream in await matching_keys(self._port, keys.audit(namespace, "*")):
+            start, audit_id = "-", keys.audit_id(stream)
+            while start:
+                entries = await self._port.command(
+                    "XRANGE", stream, start, "+", "COUNT", EVENTS_PER_BATCH
+                )
+                members = [log_entry(fields[1], audit_id, fields[3]) for _, fields in entries]
+                if members:
+                    added = [part for member in members for part in (0, member)]
+                    await self._port.command("ZADD", log, *added)
+                start = f"({entries[-1][0]}" if len(entries) == EVENTS_PER_BATCH else ""
+        home = keys.head(namespace)
+        marked = ("HSET", home, LOG_IS_WHOLE, 1)
+        found: CommitGuard = ("active", ("HGET", home, "state"))
+        with suppress(RecordsChanged):  # a namespace that is deleted is filled again next time
+            await commit(self._port, home, [found], [marked], moves=False)
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         if query.cursor is not None:
@@ -157,6 +205,9 @@ class RedisLedger:
         gone = await self._trim_usage(usage_before_ms)
         for stream in await matching_keys(self._port, keys.EVERY_AUDIT):
             gone += await self._trim_audit(stream, audit_before_ms)
+        for log in await matching_keys(self._port, keys.EVERY_LOG):
+            border = f"({event_border(audit_before_ms)}"
+            await self._port.command("ZREMRANGEBYLEX", log, "-", border)
         return gone
 
     async def _row_names(self, namespace: str, entity_id: str | None) -> list[str]:

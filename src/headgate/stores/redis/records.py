@@ -46,7 +46,7 @@ from headgate.stores.redis.documents import (
     commit_active,
     entity_as_text,
     entity_from_text,
-    event_write,
+    event_writes,
     from_json,
     read,
     read_active,
@@ -126,7 +126,7 @@ class RedisRecords(RedisRegistry):
         if event is not None:
             if any(isinstance(document, StoredLevel) for document in changes.values()):
                 event = _without_version(event)
-            writes.append(event_write(namespace, event))
+            writes += event_writes(namespace, event)
         return await commit_active(self._port, namespace, seen.evidence, writes)
 
     async def lookup(

@@ -25,13 +25,14 @@ from headgate.stores.redis import scripts as scan
 from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.documents import (
     HEAD_FIELDS,
+    LOG_IS_WHOLE,
     SCHEMA_VERSION,
     Command,
     CommitGuard,
     NamespaceHead,
     check_schema,
     commit,
-    event_write,
+    event_writes,
     head_from_reply,
     namespace_as_text,
     namespace_from_text,
@@ -74,7 +75,7 @@ class RedisRegistry:
     async def transition(
         self, before: Namespace | None, after: Namespace, event: AuditEvent | None
     ) -> Namespace:
-        told = [] if event is None else [event_write(after.id, event)]
+        told = [] if event is None else list(event_writes(after.id, event))
         if before is None:
             return await self._register(after, told)
         head, entry = await self._head(after.id), await self._entry(after.id)
@@ -115,9 +116,12 @@ class RedisRegistry:
 
     async def _register(self, made: Namespace, told: list[Command]) -> Namespace:
         home = keys.head(made.id)
-        await commit(self._port, home, [], [*_head_writes(made, 0), *told], moves=False)
+        whole: Command = ("HSET", home, LOG_IS_WHOLE, 1)  # no event is older than the log
+        await commit(self._port, home, [], [*_head_writes(made, 0), whole, *told], moves=False)
         if (await self._enter(made, 0)).id != made.id:  # somebody else registered it meanwhile
-            await self._port.command("UNLINK", home, keys.audit(made.id, "$SYSTEM"))
+            await self._port.command(
+                "UNLINK", home, keys.log(made.id), keys.audit(made.id, "$SYSTEM")
+            )
             raise RecordsChanged
         return made
 
@@ -184,6 +188,7 @@ class RedisRegistry:
             batch = streams[at : at + STREAMS_PER_BATCH]
             gone += sum(await read(self._port, *[("XLEN", stream) for stream in batch]))
             await scan.unlink(self._port, batch)
+        await self._port.command("UNLINK", keys.log(namespace_id))
         return gone
 
 

@@ -29,6 +29,7 @@ from headgate.stores.sqlite.rows import (
 
 FLUSH_BATCH = 200
 TRIM_BATCH = 1000
+EVENTS_END = "~"  # sorts after every event's id
 
 
 class SqliteLedger:
@@ -48,11 +49,15 @@ class SqliteLedger:
         await self._port.call(lambda connection: add(connection, key, rows))
 
     async def audit(
-        self, namespace: str, entity_id: str, *, limit: int, before: str | None
+        self, namespace: str, entity_id: str | None, *, limit: int, before: str | None
     ) -> list[AuditEvent]:
+        if entity_id is None:
+            values = (namespace, EVENTS_END if before is None else before, limit)
+            rows = await fetch(self._port, SQL["audit_log"], values)
+            return [event_from_row(row) for row in rows]
         name = "audit_page" if before is None else "audit_page_before"
-        values = (namespace, entity_id, *(() if before is None else (before,)), limit)
-        return [event_from_row(row) for row in await fetch(self._port, SQL[name], values)]
+        wanted = (namespace, entity_id, *(() if before is None else (before,)), limit)
+        return [event_from_row(row) for row in await fetch(self._port, SQL[name], wanted)]
 
     async def usage(self, namespace: str, query: UsageQuery, now_ms: int | None) -> Page:
         asked = _usage_values(namespace, query)

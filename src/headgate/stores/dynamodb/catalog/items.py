@@ -276,7 +276,7 @@ def event_as_item(namespace: str, event: AuditEvent, now_ms: int, kept_ms: int) 
     key = event_key(namespace, event.entity_id, event.event_id)
     item = {
         **key_attributes(key),
-        **purge_attributes(namespace, key[0]),
+        **index_attributes(schema.GSI4, namespace, schema.gsi4_sk_audit(namespace, event.event_id)),
         "event_id": text(event.event_id),
         "timestamp": text(event.timestamp),
         "action": text(event.action),

@@ -2,7 +2,8 @@
 -- KEYS    [1] the hash whose field `version` counts changes; then keys of the commands
 -- ARGV    1 to move the version on; number of guards; guards; writes. A command is: how many parts,
 --         then name, place of the key, arguments. A guard is: expected reply ('' = none), command.
---         A written text that begins with @ and a newline gets the version in place of the @.
+--         A written text that begins with @ and a newline gets the version in place of the @, and
+--         so does the second line of a text that is @ alone. JSON has no newline in it.
 -- reply   the version, or nothing if something had changed
 
 local at = 3
@@ -33,6 +34,11 @@ while at <= #ARGV do
     for place, part in ipairs(parts) do
         if string.sub(part, 1, 2) == '@\n' then
             parts[place] = version .. string.sub(part, 2)
+        else
+            local at_sign = string.find(part, '\n@\n', 1, true)
+            if at_sign then
+                parts[place] = string.sub(part, 1, at_sign) .. version .. string.sub(part, at_sign + 2)
+            end
         end
     end
     redis.call(unpack(parts))

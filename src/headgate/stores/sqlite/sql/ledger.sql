@@ -47,6 +47,10 @@ WHERE namespace = ? AND entity_id = ? ORDER BY event_id DESC LIMIT ?
 SELECT event_id, entity_id, body FROM audit
 WHERE namespace = ? AND entity_id = ? AND event_id < ? ORDER BY event_id DESC LIMIT ?
 
+-- name: audit_log
+SELECT event_id, entity_id, body FROM audit INDEXED BY audit_by_event
+WHERE namespace = ? AND event_id < ? ORDER BY event_id DESC LIMIT ?
+
 -- name: audit_trim
 DELETE FROM audit WHERE (namespace, entity_id, event_id) IN
   (SELECT namespace, entity_id, event_id FROM audit WHERE time_ms < ? LIMIT ?)
