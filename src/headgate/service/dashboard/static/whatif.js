@@ -2,7 +2,7 @@
 
 import { ask, may, seat } from "./api.js";
 import { field, h, wide } from "./dom.js";
-import { wait } from "./format.js";
+import { count, wait } from "./format.js";
 
 // `who` tells scope, identifier and resource when it is asked.
 export function whatIf(who, ...more) {
@@ -26,7 +26,7 @@ export function whatIf(who, ...more) {
             tokens: Number(tokens.value),
             dry_run: true,
           };
-          tell(told(await ask("POST", "/v1/ratelimit/check", request, [429, 503])));
+          tell(told(await ask("POST", "/v1/ratelimit/check", request, [429, 503]), request.tokens));
         } catch (problem) {
           tell([problem.message, "bad"]);
         }
@@ -48,7 +48,7 @@ export function whatIf(who, ...more) {
   return form;
 }
 
-function told({ status, body }) {
+function told({ status, body }, tokens) {
   if (status === 200)
     return [
       `It would be admitted: there are ${body.tokens_remaining ?? "no limits, and any number of"} tokens.`,
@@ -56,5 +56,6 @@ function told({ status, body }) {
     ];
   if (status === 503) return ["The store gives no answer.", "bad"];
   const again = body.retry_after_seconds === null ? "no wait will help" : `there is room in ${wait(body.retry_after_seconds)}`;
-  return [`It would be refused: ${again}.`, "bad"];
+  const limits = (body["violated-policies"] ?? []).join(" and ");
+  return [`It would be refused${limits && ` by ${limits}`}: ${count(tokens)} asked, ${again}.`, "bad"];
 }
