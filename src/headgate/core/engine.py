@@ -143,7 +143,7 @@ class Engine:
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
-            self.notify("refused", requests[0][0], requests[0][1])
+            self.notify("refused", requests[0][0], requests[0][1], verdict=verdict)
             raise refusal_error(verdict)
         if self.observer is not None:
             self.notify("admitted", requests[0][0], requests[0][1])
@@ -177,9 +177,7 @@ class Engine:
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None and not dry_run:
-            self.notify(
-                "admitted" if verdict.allowed else "refused", requests[0][0], requests[0][1]
-            )
+            self._notify_decision(requests[0], verdict)
         return Decision(verdict, parts)
 
     async def _handle_trouble(
@@ -276,12 +274,25 @@ class Engine:
         """What stands below the stored limits, and what replaces them."""
         return (chosen, None) if isinstance(chosen, Defaults) else (self.defaults, chosen)
 
-    def notify(self, kind: str, entity_id: str, resource: str, detail: str = "") -> None:
+    def _notify_decision(self, request: Request, verdict: Verdict) -> None:
+        if verdict.allowed:
+            self.notify("admitted", request[0], request[1])
+        else:
+            self.notify("refused", request[0], request[1], verdict=verdict)
+
+    def notify(
+        self,
+        kind: str,
+        entity_id: str,
+        resource: str,
+        detail: str = "",
+        verdict: Verdict | None = None,
+    ) -> None:
         """The observer only looks on: its trouble is logged, and changes no decision."""
         if self.observer is None:
             return
         try:
-            self.observer(Event(kind, self.configs.namespace, entity_id, resource, detail))
+            self.observer(Event(kind, self.configs.namespace, entity_id, resource, detail, verdict))
         except Exception:  # noqa: BLE001  # whatever it is, it is the observer's
             _log.exception("the observer raised on a %r event; mend it, the call goes on", kind)
 
@@ -360,7 +371,9 @@ class Engine:
             maybe_applied = sent and trouble.maybe_applied
             raise_unavailable(trouble, entity_id, resource, maybe_applied=maybe_applied)
         verdict = await self._consume_or_peek(self.fallback, demands, now_ms, dry_run)
-        self.notify("degraded", entity_id, resource, "admitted" if verdict.allowed else "refused")
+        told = "admitted" if verdict.allowed else "refused"
+        refusal = None if verdict.allowed else verdict
+        self.notify("degraded", entity_id, resource, told, refusal)
         return Decision(verdict, parts, trouble)
 
     def _parts_without_store(
@@ -465,5 +478,5 @@ class BatchEngine(Engine):
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None:
-            self.notify("admitted" if verdict.allowed else "refused", request[0], request[1])
+            self._notify_decision(request, verdict)
         return Decision(verdict, (demands,))

@@ -337,7 +337,7 @@ def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
 # Debits that the store did not take are owed and written at the end of the block; a credit is sent
 # at most once, because sending it twice could admit more than was promised.
 
-Notify = Callable[[str, str, str, str], None]
+Notify = Callable[..., None]  # the engine's `notify`
 
 
 class Settlements:
@@ -370,7 +370,7 @@ class Settlements:
         except StoreTrouble as trouble:
             raise_unavailable(trouble, key.entity_id, key.resource)
         if not verdict.allowed:
-            self._notify("refused", key.entity_id, key.resource, "")
+            self._notify("refused", key.entity_id, key.resource, verdict=verdict)
             raise refusal_error(verdict)
         if not verdict.demands:  # let pass by a shadow: nothing was taken
             return

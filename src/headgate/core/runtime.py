@@ -10,9 +10,12 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from headgate.core.decision import Verdict
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -67,6 +70,7 @@ class Event:
     unavailable, denied (the store refuses the limiter itself; `detail` says why), adjusted,
     refunded, credit_lost, debit_lost, shadowed (let pass although a limit would have refused),
     breaker (it changed its state, which `detail` names; of no entity).
+    `verdict` is there where a decision refused: it knows the limits, amounts and waits.
     """
 
     kind: str
@@ -74,6 +78,7 @@ class Event:
     entity_id: str
     resource: str
     detail: str = ""
+    verdict: Verdict | None = field(default=None, compare=False, repr=False)
 
 
 Observer = Callable[[Event], None]

@@ -313,6 +313,10 @@ class ServiceMetrics:
         counters.allowed.value += checks
         counters.tokens.value += tokens
 
+    def degraded_admitted(self) -> int:
+        """How many requests were admitted without the store since the process started."""
+        return int(self._degraded.value)
+
     def observe_duration(self, wire: str, seconds: float) -> None:
         self.durations.by_value[wire].observe(seconds)
 

@@ -150,7 +150,7 @@ def test_a_refusals_instance_opens_its_explanation(quiet: Place, page: Any) -> N
     text_of(page, "#sum-title", "user:held@20up on gpt-4")
     assert page.get_by_label("Identifier").input_value() == "held up"
     assert page.get_by_label("Resource").input_value() == "gpt-4"
-    text_of(page, ".rung.gives", "holds 1, refills 1 per minute")
+    text_of(page, ".rung.gives", "capacity 1, refills 1 per minute")
 
 
 def test_every_refusal_over_the_wire_has_an_instance(quiet: Place) -> None:
@@ -186,10 +186,10 @@ def test_an_entity_is_moved_switched_and_topped_up_in_the_page(quiet: Place, pag
     page.get_by_text("Change", exact=True).click()
     form = page.get_by_role("form", name="Change user:edited")
     form.get_by_label("Parent", exact=True).fill("team:support")
-    form.get_by_label("Counts for its parents").check()
+    form.get_by_label("Cascade to its parents").check()
     form.get_by_role("button", name="Save").click()
     text_of(page, "main dd", "^team:support$")
-    text_of(page, "main dd", "its use counts for its parents too")
+    text_of(page, "main dd", "its use counts for its parents, too")
     page.get_by_text("Grant tokens").first.click()
     page.get_by_label("Tokens to grant on api.search").fill("2")
     page.get_by_role("button", name="Top up").click()

@@ -160,7 +160,7 @@ def fire_twenty(page: Any) -> None:
 def settle(page: Any, name: str) -> None:
     """For a picture: something must be going on in it."""
     if name == "limits":
-        page.get_by_label("Holds").nth(1).fill("20000")
+        page.get_by_label("Capacity").nth(1).fill("20000")
         page.get_by_role("button", name="Preview").click()
         page.locator("#preview h3").wait_for()
     if name == "live":

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import kubernetes_validate
 import pytest
@@ -17,12 +19,15 @@ import yaml
 from headgate.service.decide.problems import Code
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.access import DenyReason
+from headgate.service.keys.file import FileKeys
 from headgate.service.metrics import ServiceMetrics
 from headgate.service.policies.policies import Policies, ReloadResult, check_content, check_file
-from headgate.service.server.options import read_options
+from headgate.service.server.options import OptionError, read_options
+from headgate.service.server.serve import main, side_server_of
 from headgate.service.server.workers import worker_deaths
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+HOW_TO = DEPLOY.parent / "docs/how-to/run-the-service.md"
 PATHS = {one.path for one in ENDPOINTS}
 
 
@@ -62,6 +67,86 @@ def test_the_example_policies_are_good() -> None:
     data = kubernetes()["ConfigMap"]["data"]["policies.yaml"]
     assert isinstance(check_content(data.encode(), "configmap"), Policies)
     assert isinstance(check_file(DEPLOY / "policies.yaml"), Policies)
+
+
+def image() -> str:
+    """The Dockerfile, a command per line."""
+    return (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return found
+
+
+def test_the_images_user_can_read_what_compose_mounts() -> None:
+    """A key file is its maker's alone. So the image's user makes it, in a volume that starts as a
+    copy of a directory which that user owns; and what is mounted from here anybody may read."""
+    service = compose()["services"]["headgate"]
+    assert "USER 10001" in image()
+    owned = set(re.findall(r"/\w+", re.search(r"chown headgate ([^&\n]+)", image())[1]))  # type: ignore[index]
+    mounts = [one.split(":") for one in service["volumes"]]
+    volumes = {target for source, target, *_ in mounts if source in compose()["volumes"]}
+    keys = service["environment"]["HEADGATE_KEYS"]
+    assert str(Path(keys).parent) in volumes & owned
+    assert str(Path(keys).parent) not in service["tmpfs"], "it would be gone after the command"
+    for source, _, *rest in (one for one in mounts if one[0].startswith(".")):
+        assert (DEPLOY / source).is_file(), "docker would make a directory of it"
+        assert rest == ["ro"]
+        assert (DEPLOY / source).stat().st_mode & 0o004, source
+
+
+@pytest.mark.parametrize("where", [DEPLOY / "compose.yaml", HOW_TO], ids=lambda one: one.name)
+def test_the_quickstart_makes_the_key_that_the_service_uses(where: Path, tmp_path: Path) -> None:
+    """The command of the quickstart, with the volume's place on this machine."""
+    [line] = re.findall(
+        r"docker compose .* run --rm --no-deps headgate (key .*)", where.read_text()
+    )
+    environment = compose()["services"]["headgate"]["environment"]
+    keys, here = environment["HEADGATE_KEYS"], tmp_path / "keys.json"
+    arguments = [str(here) if one == keys else one for one in shlex.split(line)]
+    assert str(here) in arguments, "the file that the service is told to read"
+    assert main(arguments) == 0
+    [key] = FileKeys(here).state().keys.values()
+    assert key.grant.scopes == {"check", "read", "admin"}
+    assert key.grant.namespace == "*"
+
+
+def test_the_image_has_what_spans_need() -> None:
+    [install] = [line for line in image().splitlines() if "pip install" in line]
+    assert re.search(r"'\.\[[a-z,]*\botel\b", install)
+    for package in ("opentelemetry-distro", "opentelemetry-exporter-otlp"):
+        assert package in install
+    assert "--entrypoint opentelemetry-instrument" in HOW_TO.read_text()
+
+
+def test_grpc_is_reached_wherever_the_service_runs() -> None:
+    service = compose()["services"]["headgate"]
+    port = service["environment"]["HEADGATE_GRPC_PORT"]
+    assert f"127.0.0.1:{port}:{port}" in service["ports"]
+    assert port in re.findall(r"EXPOSE (.*)", image())[0].split()
+    found = kubernetes()
+    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one["value"] for one in container["env"]}
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert ports == {"http": 8080, "grpc": int(environment["HEADGATE_GRPC_PORT"])}
+    offered = {one["name"]: one["targetPort"] for one in found["Service"]["spec"]["ports"]}
+    assert offered == {"http": "http", "grpc": "grpc"}
+
+
+@pytest.mark.parametrize("given", ["true", "false", None])
+def test_reflection_is_switched_by_an_option(given: str | None) -> None:
+    arguments = [] if given is None else ["--grpc-reflection", given]
+    for serving in (
+        read_options(["--grpc-port", "0", *arguments], {}),
+        read_options([], {"HEADGATE_GRPC_PORT": "0", "HEADGATE_GRPC_REFLECTION": given or "0"}),
+    ):
+        with patch("headgate.service.grpc.guard.GrpcSettings") as settings:
+            side_server_of(serving, Mock())
+        assert settings.call_args.kwargs["reflection"] is (given == "true")
+    if given == "true":
+        with pytest.raises(OptionError, match="--grpc-port"):
+            read_options(arguments, {})
 
 
 def test_compose_and_the_image_use_options_that_there_are() -> None:

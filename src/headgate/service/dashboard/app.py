@@ -152,7 +152,7 @@ class Dashboard:
         """With a `switch` whoever may administer can break the store: for a demo alone."""
         self._program = program
         self._switch = switch
-        self._feed = Feed(program.service)
+        self._feed = Feed(program.service, program.metrics.degraded_admitted)
         self.leaving: Callable[[], bool] = lambda: program.closing
 
     def before(self, rest: Asgi) -> Asgi:

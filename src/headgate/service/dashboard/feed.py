@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.core.errors import HeadgateError
+from headgate.core.decision import Verdict
+from headgate.core.errors import HeadgateError, NamespaceStateError, StoreDenied
 from headgate.core.runtime import Event, Observer
 from headgate.service.dashboard.gauges import SHOWN_MAX, BucketRef, find_buckets, gauges_of
+from headgate.service.decide.answers import reason_for
+from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.service import Service
 
 VIEWERS_MAX = 32
@@ -83,15 +86,20 @@ class FeedWindow:
         self._heat: dict[BucketRef, float] = {}
         self._counts = Counter[str]()
         self._decisions = Counter[tuple[str, str, str]]()
+        self._refusals: dict[tuple[str, str, str], Verdict] = {}  # the latest of each decision
         self._left_out = 0
 
     def record(self, event: Event) -> None:
         kind, place = event.kind, (event.entity_id, event.resource)
+        if kind == "degraded" and event.detail == "refused":
+            kind = "refused"  # degraded is who was admitted
         self._counts[kind] += 1
         self._warm(place)
         key = (kind, *place)
         if key in self._decisions or len(self._decisions) < DECISIONS_MAX:
             self._decisions[key] += 1
+            if event.verdict is not None and kind == "refused":
+                self._refusals[key] = event.verdict
         else:
             self._left_out += 1
 
@@ -99,13 +107,15 @@ class FeedWindow:
         """What happened since the last tick: decisions on each bucket, as many as are told, and how
         many are left out. The buckets cool down a little."""
         decisions = [
-            {"kind": kind, "entity_id": entity_id, "resource": resource, "times": times}
-            for (kind, entity_id, resource), times in self._decisions.items()
+            {"kind": key[0], "entity_id": key[1], "resource": key[2], "times": times}
+            | refusal_json(self._refusals.get(key))
+            for key, times in self._decisions.items()
         ]
         found = {
             "counts": dict(self._counts), "decisions": decisions, "left_out": self._left_out
         }  # fmt: skip
         self._counts, self._decisions, self._left_out = Counter(), Counter(), 0
+        self._refusals = {}
         self._heat = {
             place: heat * COOLING for place, heat in self._heat.items() if heat * COOLING > COLD
         }
@@ -121,10 +131,29 @@ class FeedWindow:
         self._heat[place] = self._heat.get(place, 0.0) + 1
 
 
+def refusal_json(verdict: Verdict | None) -> dict[str, Any]:
+    """What a refusal lacked, by the limit that has to be waited for longest."""
+    violations = [] if verdict is None else verdict.violations
+    if not violations:
+        return {}
+    one = max(violations, key=lambda one: one.retry_after_seconds)
+    refusal = {
+        "entity_id": one.entity_id,
+        "limit_name": one.limit_name,
+        "requested": one.requested,
+        "available": one.available,
+        "capacity": one.limit.capacity,
+        "retry_after_ms": one.retry_after_ms,
+    }
+    return {"refusal": refusal}
+
+
 class Channel:
     """One namespace that somebody watches."""
 
-    def __init__(self, service: Service, namespace: str) -> None:
+    def __init__(
+        self, service: Service, namespace: str, degraded_admitted: Callable[[], int]
+    ) -> None:
         self.window = FeedWindow()
         self.viewers: set[Viewer] = set()
         self.eager = True  # somebody has just come, and waits for a first frame
@@ -132,6 +161,9 @@ class Channel:
         self._namespace = namespace
         self._found: Sequence[BucketRef] = ()
         self._ticks = 0
+        self._degraded_admitted = degraded_admitted  # since the process started
+        # When the store answered here last, and how many were admitted without it by then.
+        self._well: tuple[int | None, int] = (None, 0)
 
     async def tick(self) -> None:
         """A frame to every viewer, unless there is nothing new to tell."""
@@ -146,29 +178,43 @@ class Channel:
             viewer.push(frame)
 
     async def _frame(self, happened: dict[str, Any], *, search: bool) -> dict[str, Any]:
+        admitted, trouble = self._degraded_admitted(), None
         try:
             ns = await self._service.namespace(self._namespace)
             if search:
                 self._found = await find_buckets(ns)
             places = dict.fromkeys([*self.window.busiest(SHOWN_MAX), *self._found])
             now_ms, shown = await gauges_of(ns, list(places)[:SHOWN_MAX])
-            trouble = False
-        except HeadgateError:  # the store is away; what was decided meanwhile is told all the same
-            now_ms, shown, trouble = self._service.clock(), [], True
+            self._well = (self._service.clock(), admitted)
+        except HeadgateError as error:
+            # The store is away; what was decided meanwhile is told all the same.
+            now_ms, shown, trouble = self._service.clock(), [], _trouble_code(error)
+        since_ms, before = self._well
         return {
             **happened,
             "now_ms": now_ms,
             "buckets": shown,
             "trouble": trouble,
+            "outage": {"since_ms": since_ms, "degraded_admitted": admitted - before},
             "breaker": self._service.breaker.value,
         }
+
+
+def _trouble_code(error: HeadgateError) -> str:
+    missing = isinstance(error, ServiceError) and error.code is Code.NOT_FOUND
+    if missing or isinstance(error, NamespaceStateError):
+        return "no_such_namespace"
+    if isinstance(error, StoreDenied):
+        return "store_denied"
+    return reason_for(error)
 
 
 class Feed:
     """All channels of a service; it listens and looks only while there are viewers."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, degraded_admitted: Callable[[], int]) -> None:
         self._service = service
+        self._degraded_admitted = degraded_admitted
         self._channels: dict[str, Channel] = {}
         self._before: Observer | None = None  # whoever observed the service before
         self._task: asyncio.Task[None] | None = None
@@ -182,7 +228,9 @@ class Feed:
             return None
         channel = self._channels.get(namespace)
         if channel is None:
-            channel = self._channels[namespace] = Channel(self._service, namespace)
+            channel = self._channels[namespace] = Channel(
+                self._service, namespace, self._degraded_admitted
+            )
         viewer = Viewer()
         channel.viewers.add(viewer)
         channel.eager = True

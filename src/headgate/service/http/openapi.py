@@ -15,7 +15,10 @@ from headgate.core.history import ACTION_PATTERN, PRINCIPAL_LENGTH_MAX
 from headgate.core.levels import Mode
 from headgate.core.limits import NAMESPACE_ID_LENGTH, NAMESPACE_ID_PATTERN
 from headgate.service.decide import request_bodies as bodies
+from headgate.service.decide.answers import LeaseState
 from headgate.service.http.calls import VALUE_LENGTH_MAX, Endpoint
+from headgate.service.http.examples import ANSWERS as EXAMPLES
+from headgate.service.http.examples import HEADERS, REQUESTS, header_names, problem_example
 from headgate.service.http.messages import PROBLEM_JSON
 from headgate.service.http.routes import ENDPOINTS
 from headgate.service.keys.key import ID_PATTERN, KeyScope
@@ -126,7 +129,7 @@ _KINDS: dict[str, Schema] = {
     "frees": {"type": "array", "items": FREE},
     "mode": {"enum": [one.value for one in Mode]},
     "scopes": {"type": "array", "items": {"enum": [one.value for one in KeyScope]}},
-    "limits": {"type": "array", "items": ref("ShownLimit")},
+    "limits": {"type": "array", "items": ref("Limit")},
 }
 
 _DECISION = (
@@ -134,7 +137,8 @@ _DECISION = (
 )
 _LEASE: dict[str, Schema] = {
     "lease_id": WORD,
-    "state": {"enum": ["open", "settled", "released"]},
+    # By name: a generated client would call the type of `Lease.state` LeaseState, which is another.
+    "state": ref("LeaseStatus"),
     "expires_at": TIME,
     "held": {"type": "object", "additionalProperties": {"type": "integer"}},
 }
@@ -178,7 +182,7 @@ ANSWERS: dict[str, Schema] = {
     ),
     "Lease": answer(_DECISION, **_LEASE),
     "LeaseState": answer("degraded:flag", **_LEASE),
-    "ShownLimit": ref("Limit"),
+    "LeaseStatus": {"type": "string", "enum": [one.value for one in LeaseState]},
     "SystemLimits": answer("limits:limits", on_unavailable={"enum": ["allow", "block", None]}),
     "StoredLimits": answer("limits:limits"),
     "Namespace": answer("id name state created_at:time deleted_at:time"),
@@ -202,7 +206,7 @@ ANSWERS: dict[str, Schema] = {
         limits={
             "type": "array",
             "items": answer(
-                "source", limit=ref("ShownLimit"), overrides={"type": "array", "items": WORD}
+                "source", limit=ref("Limit"), overrides={"type": "array", "items": WORD}
             ),
         },
     ),
@@ -245,6 +249,10 @@ def document(amount_max: int = DEFAULT_AMOUNT_MAX) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": _with_amount_max(SCHEMAS, amount_max),
+            "headers": {
+                name: {"description": told, "schema": schema, "example": example}
+                for name, (told, schema, example) in HEADERS.items()
+            },
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer", "bearerFormat": "hg_<id>_<secret>"},
                 "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -265,11 +273,10 @@ def _operation(one: Endpoint) -> dict[str, Any]:
     if parameters:
         found["parameters"] = parameters
     if one.body is not None:
+        name = one.body.__name__.removesuffix("Body")
         found["requestBody"] = {
             "required": one.body is not bodies.ChangeOrNothingBody,
-            "content": {
-                "application/json": {"schema": ref(one.body.__name__.removesuffix("Body"))}
-            },
+            "content": {"application/json": {"schema": ref(name), "example": REQUESTS[name]}},
         }
     if one.needs is not None:
         found["security"] = [{"key": []}, {"header": []}]
@@ -297,8 +304,11 @@ def _responses(one: Endpoint) -> dict[str, Any]:
     found = {str(one.status): _success(one)}
     for code in sorted(codes):
         decided = one.needs is KeyScope.CHECK and code in ("429", "503")
-        schema = ref("RefusalOrProblem" if decided else "Problem")
-        found[code] = _response(int(code), {PROBLEM_JSON.decode(): {"schema": schema}})
+        told = {
+            "schema": ref("RefusalOrProblem" if decided else "Problem"),
+            "example": problem_example(code, decided=decided),
+        }
+        found[code] = _response(int(code), {PROBLEM_JSON.decode(): told}, one.answer)
     return found
 
 
@@ -307,10 +317,18 @@ def _success(one: Endpoint) -> dict[str, Any]:
         return _response(200, {"text/plain": {"schema": WORD}})
     if one.status == 204:
         return _response(204, None)
-    schema = FREE if one.answer is None else ref(one.answer)
-    return _response(one.status, {"application/json": {"schema": schema}})
+    if one.answer is None:
+        return _response(one.status, {"application/json": {"schema": FREE}})
+    told = {"schema": ref(one.answer), "example": EXAMPLES[one.answer]}
+    return _response(one.status, {"application/json": told}, one.answer)
 
 
-def _response(status: int, content: dict[str, Any] | None) -> dict[str, Any]:
+def _response(
+    status: int, content: dict[str, Any] | None, answer: str | None = None
+) -> dict[str, Any]:
+    """A response; `answer` is what the operation answers where all is well."""
     found: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+    names = header_names(str(status), answer)
+    if names:
+        found["headers"] = {one: {"$ref": f"#/components/headers/{one}"} for one in names}
     return found if content is None else {**found, "content": content}

@@ -30,6 +30,7 @@ class ServerOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     grpc_port: int | None = None
+    grpc_reflection: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
@@ -69,6 +70,10 @@ def _check_options(serving: ServerOptions) -> None:
         raise OptionError("--tls-certificate and --tls-key belong together: give both or none")
     if serving.tls_client_ca is not None and serving.tls_certificate is None:
         raise OptionError("--tls-client-ca needs --tls-certificate and --tls-key")
+    if serving.grpc_reflection and serving.grpc_port is None:
+        raise OptionError(
+            "--grpc-reflection true needs --grpc-port: without it nobody calls by gRPC"
+        )
 
 
 def _check_store(url: str | None) -> None:
@@ -107,6 +112,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--host", "address to listen on")
     add("--port", "port to listen on", type=within(0, 65_535))
     add("--grpc-port", "also listen for gRPC and Envoy there", type=within(0, 65_535))
+    add("--grpc-reflection", "tell gRPC clients what can be called: true or false", type=_flag,
+        metavar="BOOL")  # fmt: skip
     add("--workers", "processes", type=within(1, WORKERS_MAX))
     add("--fail-open", "admit while the store is away: true or false", type=_flag, metavar="BOOL")
     add("--unknown", "entities nobody registered", choices=[*map(str, OnUnknown)])

@@ -297,7 +297,11 @@ def side_server_of(serving: ServerOptions, program: Program) -> StartSideServer 
     if serving.tls_certificate is not None and serving.tls_key is not None:
         tls = Tls(serving.tls_certificate, serving.tls_key, serving.tls_client_ca)
     settings = GrpcSettings(
-        host=serving.host, port=serving.grpc_port, tls=tls, share_port=serving.program.workers > 1
+        host=serving.host,
+        port=serving.grpc_port,
+        tls=tls,
+        reflection=serving.grpc_reflection,
+        share_port=serving.program.workers > 1,
     )
 
     async def start() -> SideServer:

@@ -21,6 +21,8 @@ export function useNamespace(name) {
   sessionStorage.setItem(SPACE, name);
 }
 
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
+
 export function headers(more = {}) {
   const key = sessionStorage.getItem(KEY);
   return key ? { authorization: `Bearer ${key}`, ...more } : more;

@@ -84,6 +84,34 @@ export function table(caption, heads, rows, empty = "Nothing yet.") {
   );
 }
 
+// Asks before something that cannot be undone; true where it was confirmed.
+export function confirmAction(question, told, action) {
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": "confirm-title", id: "confirm" },
+    h(
+      "form",
+      { method: "dialog" },
+      h("h2", { id: "confirm-title" }, question),
+      told,
+      h(
+        "div",
+        { class: "row end" },
+        h("button", { value: "no", class: "quiet" }, "Cancel"),
+        h("button", { value: "yes", class: "primary danger" }, action),
+      ),
+    ),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      done(dialog.returnValue === "yes");
+    });
+  });
+}
+
 let hush;
 
 export function say(text, kind = "") {

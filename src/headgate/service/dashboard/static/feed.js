@@ -1,26 +1,32 @@
 // The feed as server-sent events, read with fetch: so that a key can go along in a header field.
 
-import { at, headers, query, seat } from "./api.js";
+import { at, headers, Problem, query, seat } from "./api.js";
 
 const AGAIN_MS = 1500;
 
-export function watch(onBeat, onState) {
+// `onDenied` gets the problem where asking again is of no use: no key, not this key, no such namespace.
+export function watch(onBeat, onState, onDenied = () => {}) {
   const stop = new AbortController();
-  run(stop.signal, onBeat, onState);
+  run(stop.signal, onBeat, onState, onDenied);
   return () => stop.abort();
 }
 
-async function run(signal, onBeat, onState) {
+const DENIED = [400, 401, 403, 404];
+
+async function run(signal, onBeat, onState, onDenied) {
   while (!signal.aborted) {
     try {
       const reply = await fetch(at(`/ui/feed${query({ namespace: seat.namespace })}`), {
         headers: headers(),
         signal,
       });
+      if (DENIED.includes(reply.status)) {
+        onState("not watching");
+        onDenied(new Problem(reply.status, await reply.json().catch(() => null)));
+        return;
+      }
       if (!reply.ok) {
-        onState(
-          reply.status === 401 ? "a key with the scope read is needed" : `the feed answered ${reply.status}`,
-        );
+        onState(`the feed answered ${reply.status}`);
       } else {
         onState("live");
         await read(reply.body.getReader(), onBeat);

@@ -31,7 +31,7 @@ export function limitText(limit) {
   const refill = limit.refill_amount
     ? `refills ${count(limit.refill_amount)} per ${period(limit.refill_period_seconds)}`
     : "never refills";
-  return `holds ${count(limit.capacity)}, ${refill}`;
+  return `capacity ${count(limit.capacity)}, ${refill}`;
 }
 
 export function wait(seconds) {
@@ -40,6 +40,17 @@ export function wait(seconds) {
   if (seconds < 120) return `${seconds.toFixed(1)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
   return `${Math.round(seconds / 3600)} h`;
+}
+
+// Where a limit comes from; what no level stores is the policy's, or built in.
+export const sourceText = (given, policy) =>
+  given.level !== "limiter" ? given.source : policy ? `policy ${policy.name}, not stored` : "built in, not stored";
+
+// What a refusal lacked: the limit, what was asked of it, what it had, and when it has enough.
+export function refusalText({ entity_id, limit_name, requested, available, capacity, retry_after_ms }, entity) {
+  const whose = entity_id === entity ? "" : ` of ${entity_id}`;
+  const again = retry_after_ms === null ? "no wait will help" : `again in ${wait(retry_after_ms / 1000)}`;
+  return `${limit_name}${whose}: ${count(requested)} asked, ${count(available)} of ${count(capacity)} left, ${again}`;
 }
 
 export const clock = (ms) => new Date(ms).toTimeString().slice(0, 8);

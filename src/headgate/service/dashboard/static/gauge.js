@@ -35,7 +35,8 @@ export class Level {
   }
 }
 
-// One limit as a bar: debt to the left of the zero mark, tokens to the right.
+// One limit as a bar. All of it is the capacity, so that a full bucket fills it; in debt the bar shows
+// what is owed instead, from its right end: where the debt is paid both are empty.
 export class Gauge {
   constructor(label) {
     this.level = new Level();
@@ -46,7 +47,6 @@ export class Gauge {
     this.bar = h(
       "div",
       { class: "bar", role: "meter", "aria-label": label, "aria-valuemin": 0 },
-      h("div", { class: "zero" }),
       this.debt,
       this.fill,
     );

@@ -2,7 +2,7 @@
 
 import { ask, get, howMuch, may, seat } from "./api.js";
 import { field, h, wide } from "./dom.js";
-import { wait } from "./format.js";
+import { count, wait } from "./format.js";
 
 // `who` tells scope, identifier and resource when it is asked.
 export function whatIf(who, ...more) {
@@ -20,10 +20,11 @@ export function whatIf(who, ...more) {
       onsubmit: async (event) => {
         event.preventDefault();
         try {
+          const asked = Number(tokens.value);
           const whom = { ...who(), namespace: seat.namespace };
           const { limits } = await get(`/v1/explain?${new URLSearchParams(whom)}`);
-          const request = { ...whom, ...howMuch(Number(tokens.value), limits) };
-          tell(told(await ask("POST", "/v1/ratelimit/peek", request, [429, 503])));
+          const request = { ...whom, ...howMuch(asked, limits) };
+          tell(told(await ask("POST", "/v1/ratelimit/peek", request, [429, 503]), asked));
         } catch (problem) {
           tell([problem.message, "bad"]);
         }
@@ -45,7 +46,7 @@ export function whatIf(who, ...more) {
   return form;
 }
 
-function told({ status, body }) {
+function told({ status, body }, tokens) {
   if (status === 200)
     return [
       `It would be admitted: there are ${body.tokens_remaining ?? "no limits, and any number of"} tokens.`,
@@ -53,5 +54,6 @@ function told({ status, body }) {
     ];
   if (status === 503) return ["The store gives no answer.", "bad"];
   const again = body.retry_after_seconds === null ? "no wait will help" : `there is room in ${wait(body.retry_after_seconds)}`;
-  return [`It would be refused: ${again}.`, "bad"];
+  const limits = (body["violated-policies"] ?? []).join(" and ");
+  return [`It would be refused${limits && ` by ${limits}`}: ${count(tokens)} asked, ${again}.`, "bad"];
 }

@@ -1,8 +1,8 @@
 // Who is limited: the tree, and for one of them its limits with their source and its buckets.
 
 import { ask, enc, get, may, query, seat, space } from "../api.js";
-import { field, fill, go, h, options, say, title, wide } from "../dom.js";
-import { identityOf, limitText, moment } from "../format.js";
+import { confirmAction, field, fill, go, h, options, say, title, wide } from "../dom.js";
+import { count, identityOf, limitText, moment, sourceText } from "../format.js";
 import { Gauge } from "../gauge.js";
 import { whatIf } from "../whatif.js";
 import { REQUESTED } from "./explain.js";
@@ -20,7 +20,7 @@ export async function show(box, asked) {
   search.addEventListener("input", draw);
   fill(
     box,
-    title("Entities", "Registered entities, who they belong to, and what they may use."),
+    title("Entities", "Registered entities, their parents, their limits and their buckets."),
     h(
       "div",
       { class: "split tree" },
@@ -43,7 +43,7 @@ export async function show(box, asked) {
       h(
         "p",
         { class: "card empty" },
-        "Nobody is registered. Entities without a registration are limited too; they appear on the Live page.",
+        "No entities yet. Whoever is not registered is limited, too, and appears on the Live page.",
       ),
     );
   return () => gauges.forEach((gauge) => gauge.end());
@@ -95,7 +95,7 @@ function tree(items, filter, chosen) {
     branch(
       items.filter((one) => !ids.has(one.parent_id)),
       new Set(),
-    ) ?? h("p", { class: "empty" }, "Nobody yet.")
+    ) ?? h("p", { class: "empty" }, "No entities yet.")
   );
 }
 
@@ -134,7 +134,7 @@ async function one(detail, id) {
     h(
       "section",
       { class: "card", "aria-labelledby": "limits-title" },
-      h("h2", { id: "limits-title" }, "Limits, and where they come from"),
+      h("h2", { id: "limits-title" }, "Limits in force, and where each is set"),
       used.length
         ? used.map((resource, place) => rows(id, resource, limits[place]))
         : h("p", { class: "empty" }, "No resource has limits or a bucket yet."),
@@ -150,17 +150,17 @@ async function one(detail, id) {
             { class: "gauges" },
             [...group(buckets.items, "resource").values()].map((items) => bucket(items, gauges)),
           )
-        : h("p", { class: "empty" }, "Nothing used: every bucket would be full."),
+        : h("p", { class: "empty" }, "Nothing used yet: every bucket is full."),
     ),
   );
   return gauges;
 }
 
 async function given(id, resource) {
-  return (await get(`/v1/explain${query({ entity_id: id, resource, namespace: seat.namespace })}`)).limits;
+  return get(`/v1/explain${query({ entity_id: id, resource, namespace: seat.namespace })}`);
 }
 
-function rows(id, resource, limits) {
+function rows(id, resource, { limits, policy }) {
   return h(
     "div",
     { class: "bucket" },
@@ -176,7 +176,7 @@ function rows(id, resource, limits) {
         { class: "row" },
         h("strong", {}, one.limit.name),
         h("span", {}, limitText(one.limit)),
-        h("span", { class: "badge" }, one.source),
+        h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one, policy)),
       ),
     ),
   );
@@ -191,7 +191,7 @@ function facts(entity) {
         ? h("a", { href: `#/entities?id=${enc(entity.parent_id)}` }, entity.parent_id)
         : "none",
     ],
-    ["Cascade", entity.cascade ? "its use counts for its parents too" : "no"],
+    ["Cascade", entity.cascade ? "yes: its use counts for its parents, too" : "no"],
     ["Since", moment(entity.created_at)],
     ...Object.entries(entity.metadata),
   ];
@@ -203,7 +203,7 @@ function facts(entity) {
 }
 
 function bucket(items, gauges) {
-  const { entity_id, resource } = items[0];
+  const { resource } = items[0];
   const rows = items.map((item) => {
     const gauge = new Gauge(item.limit);
     gauge.set(
@@ -222,7 +222,7 @@ function bucket(items, gauges) {
         type: "button",
         class: "quiet",
         "aria-label": `Reset the bucket of ${resource}`,
-        onclick: () => act("reset", { entity_id, resource }, "The bucket is full again."),
+        onclick: () => resetBucket(items[0]),
       },
       "Reset",
     );
@@ -231,8 +231,31 @@ function bucket(items, gauges) {
     { class: "bucket" },
     h("h3", {}, resource, reset),
     rows,
-    may("admin") && topUp(entity_id, resource, items),
+    may("admin") && topUp(items[0].entity_id, resource, items),
   );
+}
+
+// Asks first, with what is owed as it is now, and not as it was when the page was opened.
+async function resetBucket({ entity_id, resource }) {
+  const path = `${space()}/buckets/${enc(entity_id)}${query({ resource })}`;
+  let items;
+  try {
+    ({ items } = await get(path));
+  } catch (problem) {
+    return say(problem.message, "bad");
+  }
+  const owed = items.filter((one) => one.tokens_remaining < 0);
+  const debts = owed.map((one) => `${count(-one.tokens_remaining)} ${one.limit}`).join(" and ");
+  const told = [
+    h("p", {}, "The bucket becomes full, as if it had never been used."),
+    owed.length
+      ? h("p", { class: "notice", id: "forgiven" }, `This forgives a debt of ${debts}.`)
+      : h("p", { class: "dim", id: "forgiven" }, "It owes nothing, so no debt is forgiven."),
+    h("p", { class: "dim" }, "Buckets of its parents stay as they are. The audit log keeps who did it."),
+  ];
+  if (!(await confirmAction(`Reset ${resource} of ${entity_id}?`, told, "Reset the bucket"))) return undefined;
+  const done = owed.length ? `A debt of ${debts} is forgiven.` : "It owed nothing.";
+  return act("reset", { entity_id, resource }, `The bucket is full again. ${done}`);
 }
 
 function wouldPass(id, used) {
@@ -309,7 +332,7 @@ function edit(entity) {
       "div",
       { class: "fields" },
       field("Parent", parent),
-      field("Counts for its parents", cascade),
+      field("Cascade to its parents", cascade),
       h("div", { class: "field act" }, h("button", { type: "submit" }, "Save")),
     ),
   );
@@ -373,7 +396,7 @@ function newEntity() {
         try {
           await ask("POST", `${space()}/entities`, body);
           go(`#/entities?id=${enc(id.value)}`);
-          say(`${id.value} is registered.`);
+          say(`Added: ${id.value}.`);
         } catch (problem) {
           say(problem.message, "bad");
         }
@@ -382,8 +405,8 @@ function newEntity() {
     field("Id", id),
     field("Name", name),
     field("Parent", parent),
-    field("Counts for its parents", cascade),
-    h("div", { class: "row" }, h("button", { type: "submit" }, "Register")),
+    field("Cascade to its parents", cascade),
+    h("div", { class: "row" }, h("button", { type: "submit" }, "Add")),
   );
-  return h("details", {}, h("summary", {}, "Register somebody"), form);
+  return h("details", {}, h("summary", {}, "Add entity"), form);
 }

@@ -1,8 +1,8 @@
-// Why somebody has the limits they have: four stored levels, one below the other, and the policy.
+// Why an entity has the limits it has: four stored levels, one below the other, and the policy.
 
 import { enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, title } from "../dom.js";
-import { identityOf, limitText } from "../format.js";
+import { identityOf, limitText, sourceText } from "../format.js";
 import { whatIf } from "../whatif.js";
 
 const NOTHING = { limits: [] };
@@ -108,7 +108,7 @@ function summary(why) {
           {},
           h("strong", {}, one.limit.name),
           ` ${limitText(one.limit)}, from `,
-          h("strong", {}, one.source),
+          h("strong", {}, sourceText(one, why.policy)),
           one.overrides.length ? h("em", {}, ` over ${one.overrides.join(", ")}`) : "",
         ),
       ),
@@ -130,50 +130,40 @@ async function ladder(why) {
     {
       level: "entity",
       name: `${why.entity_id} for ${why.resource}`,
-      source: `entity ${why.entity_id} for ${why.resource}`,
       limits: entity.limits,
       edit: edit("entity"),
     },
     {
       level: "entity_default",
       name: `${why.entity_id} for every resource`,
-      source: `entity ${why.entity_id} for every resource`,
       limits: every.limits,
       edit: edit("entity_default"),
     },
     {
       level: "resource",
       name: `Resource ${why.resource}`,
-      source: `resource ${why.resource}`,
       limits: resource.limits,
       edit: edit("resource"),
     },
     {
       level: "system",
       name: "System defaults",
-      source: "system defaults",
       limits: system.limits,
       edit: edit("system"),
     },
   ];
-  const known = new Set(rungs.map((one) => one.source));
-  const below = why.limits.filter((one) => !known.has(one.source)).map((one) => one.limit);
-  const policy = why.policy ? `Policy ${why.policy.name}` : "No policy";
   rungs.push({
     level: "limiter",
-    name: policy,
-    limits: below,
-    source: null,
-    note: why.policy?.shadow ? "on trial: lets everything pass" : null,
+    name: why.policy ? `Policy ${why.policy.name}` : "No policy",
+    limits: why.limits.filter((one) => one.level === "limiter").map((one) => one.limit),
+    note: why.policy?.shadow ? "shadow mode: recorded, never refuses" : null,
   });
   return rungs;
 }
 
 function rung(one, why) {
   const inForce = (limit) =>
-    why.limits.some(
-      (given) => given.limit.name === limit.name && (one.source === null || given.source === one.source),
-    );
+    why.limits.some((given) => given.limit.name === limit.name && given.level === one.level);
   const gives = one.limits.some(inForce);
   return h(
     "li",
@@ -189,6 +179,7 @@ function rung(one, why) {
         "div",
         { class: "top" },
         h("h3", {}, one.name),
+        one.level === "limiter" && one.limits.length > 0 && h("span", { class: "badge warn" }, "not stored"),
         one.edit && may("admin") && h("a", { href: one.edit }, "edit"),
       ),
       one.limits.length
@@ -212,7 +203,7 @@ function rung(one, why) {
         : h(
             "p",
             { class: "dim" },
-            one.source === null ? "not needed, a level above gives the limits" : "nothing stored",
+            one.level === "limiter" ? "not needed, a level above gives the limits" : "nothing stored",
           ),
       one.note && h("p", { class: "badge bad" }, one.note),
     ),

@@ -93,7 +93,7 @@ function policyRows(policies) {
       h(
         "p",
         { class: "empty" },
-        "No policy file: everybody without stored limits has 1000 tokens, 10 more each second.",
+        "No policy file. Where no limits are stored, the built-in default applies: capacity 1,000, refills 10 per second.",
       ),
     ];
   return [
@@ -102,7 +102,7 @@ function policyRows(policies) {
     h("p", { class: "dim" }, `Loaded ${moment(policies.standing.loaded_at)}`),
     table(
       "Policies",
-      ["Name", "Scope", "Resource", "#Holds", "#Refill a second"],
+      ["Name", "Scope", "Resource", "#Capacity", "#Refill per second"],
       policies.rate_limits.map((one) => [
         one.name,
         one.scope ?? "any",

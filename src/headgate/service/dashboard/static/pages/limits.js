@@ -1,12 +1,12 @@
 // Limits of one level, edited as a table, with a look at who would be over them before they count.
 
 import { ask, enc, get, getOr, may, query, seat, space } from "../api.js";
-import { field, fill, go, h, options, say, table, title, wide } from "../dom.js";
-import { count } from "../format.js";
+import { confirmAction, field, fill, go, h, options, say, table, title, wide } from "../dom.js";
+import { count, limitText, sourceText } from "../format.js";
 
 const LEVELS = [
-  ["system", "System: everybody, every resource"],
-  ["resource", "A resource"],
+  ["system", "System: every entity, every resource"],
+  ["resource", "A resource, every entity"],
   ["entity_default", "An entity, every resource"],
   ["entity", "An entity on a resource"],
 ];
@@ -43,7 +43,16 @@ export async function show(box, asked) {
       el.querySelector("input").disabled = el.hidden;
     }
   };
-  level.addEventListener("change", adapt);
+  // What is open below belongs to another level from now on: to save it would change that one.
+  const out = h("div", { class: "stack" });
+  const empty = () =>
+    fill(out, h("p", { class: "card empty", id: "unopened" }, "Open this level to see and change its limits."));
+  level.addEventListener("change", () => {
+    adapt();
+    empty();
+  });
+  entity.addEventListener("input", empty);
+  resource.addEventListener("input", empty);
   adapt();
   fill(
     where,
@@ -61,7 +70,6 @@ export async function show(box, asked) {
       known.items.map((name) => h("option", { value: name })),
     ),
   );
-  const out = h("div", { class: "stack" });
   fill(
     box,
     title("Limits", "Stored limits of one level. A level overrides those below it, limit by limit."),
@@ -72,8 +80,14 @@ export async function show(box, asked) {
   );
   const place = placeOf(level.value, entity.value, resource.value);
   if (!place) return;
-  new Editor(out, place, await get(place.path));
+  new Editor(out, place, await get(place.path), await inForce(place));
   if (level.value === "resource" && may("admin")) out.append(switchResource(resource.value));
+}
+
+// What gives the limits of an entity on a resource while nothing is stored here.
+async function inForce({ level }) {
+  if (!level.entity_id || !level.resource) return null;
+  return getOr(`/v1/explain${query({ ...level, namespace: seat.namespace })}`, null);
 }
 
 const MODES = [
@@ -139,10 +153,16 @@ function placeOf(level, entity, resource) {
 }
 
 class Editor {
-  constructor(out, place, stored) {
+  constructor(out, place, stored, why) {
     this.place = place;
     this.body = h("tbody", {});
     this.seen = h("div", { "aria-live": "polite", id: "preview" });
+    this.none = h("div", { class: "empty", id: "nothing-stored" }, nothingStored(why));
+    this.clear = h(
+      "button",
+      { type: "button", class: "danger", hidden: !stored.limits.length, onclick: () => this.remove() },
+      "Remove all",
+    );
     const free = may("admin");
     const form = h(
       "form",
@@ -155,6 +175,7 @@ class Editor {
         },
       },
       h("h2", {}, place.name),
+      this.none,
       h(
         "div",
         { class: "scroll" },
@@ -168,7 +189,7 @@ class Editor {
             h(
               "tr",
               {},
-              ["Name", "Holds", "Refill", "Every (seconds)", "On trial", ""].map((one) =>
+              ["Name", "Capacity", "Refill", "Every (seconds)", "Shadow mode", ""].map((one) =>
                 h("th", { scope: "col" }, one),
               ),
             ),
@@ -180,10 +201,9 @@ class Editor {
         "fieldset",
         { class: "row", disabled: !free, "aria-label": "Actions" },
         h("button", { type: "button", class: "quiet", onclick: () => this.add() }, "Add a limit"),
-        h("button", { type: "button", onclick: () => this.preview() }, "Preview"),
-        h("button", { type: "submit", class: "primary" }, "Save"),
-        stored.limits.length > 0 &&
-          h("button", { type: "button", class: "danger", onclick: () => this.remove() }, "Remove all"),
+        h("button", { type: "button", "data-rows": true, onclick: () => this.preview() }, "Preview"),
+        h("button", { type: "submit", class: "primary", "data-rows": true }, "Save"),
+        this.clear,
       ),
       this.seen,
     );
@@ -191,8 +211,16 @@ class Editor {
     this.rule = place.path.endsWith("/system") && outageRule(stored.on_unavailable);
     if (this.rule) form.insertBefore(this.rule.el, form.querySelector("fieldset"));
     for (const limit of stored.limits) this.add(limit);
-    if (!stored.limits.length && free) this.add();
+    this.count();
     fill(out, form);
+  }
+
+  // Says that nothing is stored as long as there is no row, and does not offer to save nothing.
+  count() {
+    const rows = this.body.rows.length;
+    this.none.hidden = rows > 0;
+    this.form.querySelector("table").hidden = rows === 0;
+    for (const button of this.form.querySelectorAll("[data-rows]")) button.disabled = rows === 0;
   }
 
   add(limit = { name: "tokens", capacity: 100, refill_amount: 100, refill_period_seconds: 60, soft: false }) {
@@ -202,7 +230,7 @@ class Editor {
       "tr",
       {},
       cell("Name", { value: limit.name, name: "name", spellcheck: "false" }),
-      cell("Holds", { type: "number", min: 1, value: limit.capacity, name: "capacity" }),
+      cell("Capacity", { type: "number", min: 1, value: limit.capacity, name: "capacity" }),
       cell("Refill", { type: "number", min: 0, value: limit.refill_amount, name: "refill_amount" }),
       cell("Every, in seconds", {
         type: "number",
@@ -217,7 +245,7 @@ class Editor {
           type: "checkbox",
           name: "soft",
           checked: limit.soft,
-          "aria-label": "On trial: recorded, never refused",
+          "aria-label": "Shadow mode: recorded, never refused",
         }),
       ),
       h(
@@ -229,14 +257,18 @@ class Editor {
             {
               type: "button",
               class: "quiet danger",
-              "aria-label": `Drop ${limit.name}`,
-              onclick: () => row.remove(),
+              "aria-label": `Remove ${limit.name}`,
+              onclick: () => {
+                row.remove();
+                this.count();
+              },
             },
-            "Drop",
+            "Remove",
           ),
       ),
     );
     this.body.append(row);
+    this.count();
   }
 
   limits() {
@@ -268,7 +300,7 @@ class Editor {
           {},
           body.over_count
             ? `${count(body.over_count)} would be over the new limits`
-            : "Nobody would be over the new limits",
+            : "No bucket would be over the new limits",
         ),
         h(
           "p",
@@ -278,7 +310,7 @@ class Editor {
         body.over_count > 0 &&
           table(
             "Buckets over the new limits",
-            ["Entity", "Resource", "Limit", "#In use", "#Holds now", "#Would hold"],
+            ["Entity", "Resource", "Limit", "#In use", "#Capacity now", "#Capacity then"],
             body.over.map((one) => [
               one.entity_id,
               one.resource,
@@ -297,15 +329,20 @@ class Editor {
       const rule = this.rule && this.rule.select.value;
       await ask("PUT", this.place.path, { limits: this.limits(), ...(rule && { on_unavailable: rule }) });
       fill(this.seen);
-      say(`Saved: ${this.place.name}. The next decisions go by it.`);
+      this.clear.hidden = false;
+      say(`Saved. New limits for ${this.place.name} apply from the next request.`);
     });
   }
 
   async remove() {
-    if (!confirm(`Remove all limits of: ${this.place.name}?`)) return;
+    const told = h("p", {}, "The levels below give the limits from the next request on.");
+    if (!(await confirmAction(`Remove all limits of ${this.place.name}?`, told, "Remove all"))) return;
     await this.attempt(async () => {
       await ask("DELETE", this.place.path);
       this.body.replaceChildren();
+      this.clear.hidden = true;
+      fill(this.none, nothingStored(await inForce(this.place)));
+      this.count();
       say(`Removed: ${this.place.name}.`);
     });
   }
@@ -317,6 +354,27 @@ class Editor {
       say(problem.message, "bad");
     }
   }
+}
+
+function nothingStored(why) {
+  const given = why?.limits ?? [];
+  return [
+    h("p", {}, "No limits are stored at this level."),
+    given.length > 0 &&
+      h(
+        "ul",
+        { class: "ladder" },
+        given.map((one) =>
+          h(
+            "li",
+            {},
+            "In force instead: ",
+            h("strong", {}, one.limit.name),
+            ` ${limitText(one.limit)}, from ${sourceText(one, why.policy)}`,
+          ),
+        ),
+      ),
+  ];
 }
 
 const RULES = [

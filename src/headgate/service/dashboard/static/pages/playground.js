@@ -3,11 +3,11 @@
 import { ask, enc, get, howMuch, may, seat, space } from "../api.js";
 import { field, fill, h, say, title } from "../dom.js";
 import { watch } from "../feed.js";
-import { clock, wait } from "../format.js";
+import { clock, count, wait } from "../format.js";
 import { Tank } from "../gauge.js";
 
 const LINES_MAX = 40;
-const SAID = { 200: "200 admitted", 429: "429 refused", 503: "503 store away" };
+const SAID = { 200: "200 admitted", 429: "429 refused", 503: "503 unavailable" };
 const PRACTICE = { name: "tokens", capacity: 10, refill_amount: 2, refill_period_seconds: 1 };
 
 export function show(box, asked) {
@@ -60,7 +60,7 @@ class Playground {
       h(
         "button",
         { type: "button", class: "quiet", onclick: () => this.practise() },
-        "Give it a small limit (holds 10, 2 a second)",
+        "Give it a small limit (capacity 10, refills 2 per second)",
       );
     const form = h(
       "form",
@@ -155,7 +155,7 @@ class Playground {
     try {
       const began = performance.now();
       const { status, body } = await ask("POST", "/v1/ratelimit/take", request, [429, 503]);
-      this.answered(status, body, performance.now() - began);
+      this.answered(status, body, performance.now() - began, Number(this.tokens.value));
     } catch (problem) {
       this.aim(null);
       this.verdict(problem.message, "bad");
@@ -167,14 +167,14 @@ class Playground {
     for (let shot = 0; shot < count; shot++) await this.fire();
   }
 
-  answered(status, body, took) {
+  answered(status, body, took, asked) {
     this.sums[status === 200 || status === 429 ? status : "other"] += 1;
     const text = body.degraded && status === 200 ? "200 degraded" : SAID[status];
     const kind = status !== 200 ? "refused" : body.degraded ? "degraded" : "admitted";
     const note =
       status === 200
         ? `${body.tokens_remaining} left${body.degraded ? `, without the store (${body.degraded_reason})` : ""}`
-        : `again in ${wait(body.retry_after_seconds)}`;
+        : refused(body, asked, body.retry_after_seconds);
     const why = body.instance && h("a", { href: `#/explain?${body.instance.split("?")[1]}` }, "why?");
     this.lines.prepend(
       h(
@@ -190,6 +190,8 @@ class Playground {
     if (kind === "degraded") this.sums.degraded += 1;
     const apart = this.sums.degraded ? ` (${this.sums.degraded} without the store)` : "";
     this.sum.textContent = `${this.sums[200]} admitted${apart}, ${this.sums[429]} refused`;
+    this.told = (seconds) => `${text}: ${refused(body, asked, seconds)}`;
+    if (status !== 200) this.verdict(this.told(body.retry_after_seconds), "bad");
     this.aim(status === 200 ? null : body.retry_after_seconds);
     if (status === 200) this.verdict(text, body.degraded ? "warn" : "good");
   }
@@ -203,7 +205,7 @@ class Playground {
   tick() {
     if (this.until === null || this.until === undefined) return;
     const left = (this.until - performance.now()) / 1000;
-    if (left > 0) this.verdict(`429 refused: again in ${wait(left)}`, "bad");
+    if (left > 0) this.verdict(this.told(left), "bad");
     else {
       this.until = null;
       this.verdict("There is room again", "good");
@@ -271,12 +273,19 @@ class Playground {
       await ask("PUT", `${space()}/limits/entities/${enc(this.entity)}/${this.resource.value}`, {
         limits: [PRACTICE],
       });
-      say(`${this.entity} now holds 10 and gets 2 a second.`);
+      say(`Saved. ${this.entity} has capacity 10 and refills 2 per second.`);
       await this.look();
     } catch (problem) {
       say(problem.message, "bad");
     }
   }
+}
+
+// A refusal by its limit, its amount and its wait.
+function refused(body, tokens, seconds) {
+  const again = seconds === null || seconds === undefined ? "no wait will help" : `again in ${wait(seconds)}`;
+  const limits = (body["violated-policies"] ?? []).join(" and ");
+  return limits ? `${limits}: ${count(tokens)} asked, ${again}` : again;
 }
 
 function tightest(limits, part) {

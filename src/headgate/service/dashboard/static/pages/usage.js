@@ -121,9 +121,9 @@ function draw(out, found, price, seconds) {
     const all = [...sums.values()].reduce((sum, one) => sum + one, 0);
     fill(
       tiles,
-      tile(count(all), `${name.value || "tokens"} in all`),
+      tile(count(all), `total ${name.value || "tokens"}`),
       tile(count(found.items.reduce((sum, one) => sum + one.total_events, 0)), "requests"),
-      tile(forecast(found.items, name.value), "expected in the running window"),
+      tile(forecast(found.items, name.value), "forecast for the running window"),
       price ? tile(((all / 1000) * price).toFixed(2), "cost at that price") : null,
     );
   };
