@@ -42,7 +42,7 @@ BUDGETS = {
     "client": 1529,
     "core": 4179,
     "declare": 684,
-    "integrations": 1898,
+    "integrations": 2165,
     "layers": 1394,
     "service": 11284,
     "stores": 13212,
