@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -21,6 +21,7 @@ from headgate import (
     ValidationError,
 )
 from headgate.core.decision import Demand, Verdict
+from headgate.core.wait_queue import Patience
 from headgate.testing import FakeClock, RecordingStore
 from headgate.transport.gates import AsyncGate
 from tests.flows.conftest import Blocking, World, spend
@@ -368,3 +369,25 @@ async def test_a_gate_that_was_waited_at_in_vain_can_be_waited_at_again(
     assert await gate.wait(1) is False
     gate.open()
     assert await gate.wait(60_000) is True
+
+
+async def test_a_moving_clock_is_waited_for_and_a_standing_one_is_not() -> None:
+    """Parts of a wait add up while the clock stands, and count from anew once it has moved."""
+
+    class Gate:
+        waited: ClassVar[list[int]] = []
+
+        def open(self) -> None: ...
+
+        async def wait(self, timeout_ms: int) -> bool:
+            self.waited.append(timeout_ms)
+            return False
+
+    times = iter([0, 0, 600, 600, 600, 600])
+    patience = Patience(lambda: next(times))
+    await patience.wait(Gate(), 600)
+    await patience.wait(Gate(), 600)
+    await patience.wait(Gate(), 600)
+    with pytest.raises(ClockStoppedError, match=r"stood at 600 ms .* for 1600 ms"):
+        await patience.wait(Gate(), 5000)
+    assert Gate.waited == [600, 600, 600, 1000]

@@ -35,19 +35,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1040,
+    ".": 1103,
     "admin": 1384,
     "aws": 3132,
     "cli": 3291,
     "client": 1529,
-    "core": 4179,
+    "core": 4244,
     "declare": 684,
-    "integrations": 2165,
+    "integrations": 2202,
     "layers": 1394,
     "service": 11284,
     "stores": 13212,
     "testing": 1687,
-    "transport": 1746,
+    "transport": 1788,
 }
 
 PURE = (

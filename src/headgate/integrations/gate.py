@@ -129,6 +129,13 @@ class Gate:
         entity_id = self.key(caller)
         if entity_id is None:
             return None
+        if not isinstance(entity_id, str):
+            raise ValidationError(
+                "key", entity_id,
+                "is what the key function returned; it must return an entity id (str), or None for "
+                "a request without a limit; caller.header(name) is one value of a header, "
+                "caller.headers(name) a list of them",
+            )  # fmt: skip
         resource = self.resource(caller) if callable(self.resource) else self.resource
         cost = self.cost(caller) if callable(self.cost) else self.cost
         return entity_id, resource, Each(parse_amount("cost", cost)), self.limits
