@@ -114,4 +114,13 @@ MUTANTS = [
     fault("the lowest level wins", "resolve",
           "if limit.name in found:", "if limit.name in overrides:",
           "tests/flows/test_config.py::test_levels_override_limit_by_limit[blocking-memory]"),
+    fault("a closed limiter goes on", "Engine.close",
+          "self.clock = _closed_clock", "pass",
+          "tests/flows/test_after_close.py::test_a_closed_limiter_says_so[memory]"),
+    fault("an acquire that was entered warns, too", "SyncPendingAcquire.__enter__",
+          "self.__class__ = SyncEnteredAcquire", "pass",
+          "tests/flows/test_acquire.py::test_an_acquire_that_is_entered_does_not_warn[blocking-memory]"),
+    fault("a frozen clock is waited for", "Patience.wait",
+          "self._stood_ms + part_ms if now_ms == self._seen_ms else 0", "0",
+          "tests/flows/test_waiting.py::test_a_moving_clock_is_waited_for_and_a_standing_one_is_not"),
 ]  # fmt: skip

@@ -318,4 +318,18 @@ MUTANTS = [
           '            entry.where.split(":")[1],\n'
           "        )",
           "tests/cli/test_errors.py::test_a_command_whose_package_is_missing_says_what_to_install"),
+    fault("gate: missing limits are a stack trace", "error_answer",
+          "if isinstance(error, NoLimitsError):", "if False:",
+          "tests/integrations/test_frameworks.py::test_nobody_set_any_limits[asgi]"),
+    fault("django: a method's view is taken for its request", "_request_of",
+          'if hasattr(one, "META"):', "if True:",
+          "tests/integrations/test_django.py::test_methods_of_class_based_views[get]"),
+    fault("llm: a stream is settled before it is read", "LlmLimiter.create",
+          'is_stream = self._stream.is_stream(body, asked=bool(request.get("stream")))', "is_stream = False",
+          "tests/integrations/test_llm.py::test_a_stream_ends_once"),
+    fault("llm: a stream that ends twice is settled twice", "OpenCall.end",
+          "self.is_open = False", "pass", "tests/integrations/test_llm.py::test_a_stream_ends_once"),
+    fault("llm: closing a stream leaves its reservation", "MeteredChunks._close",
+          "await self._call.end(error)", "pass",
+          "tests/integrations/test_llm.py::test_hanging_up_keeps_what_was_metered"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.core.decision import LimitStatus, Verdict
     from headgate.core.errors import (
+        ClockStoppedError,
         DemandTooLarge,
         DisabledError,
         EntityExistsError,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         LeaseExpiredError,
         NamespaceNotFoundError,
         NamespaceStateError,
+        RateLimiterClosed,
         RateLimiterUnavailable,
         RateLimitExceeded,
         StoreDenied,
@@ -43,6 +45,7 @@ __all__ = [
     "AuditEvent",
     "BucketState",
     "CacheStats",
+    "ClockStoppedError",
     "DemandTooLarge",
     "DisabledError",
     "Entity",
@@ -62,6 +65,7 @@ __all__ = [
     "OnUnavailable",
     "RateLimitExceeded",
     "RateLimiter",
+    "RateLimiterClosed",
     "RateLimiterUnavailable",
     "Repository",
     "StoreDenied",

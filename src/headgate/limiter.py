@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 from headgate.admin.operations import Operations
 from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Request
-from headgate.core.errors import HeadgateError, ValidationError
+from headgate.core.errors import HeadgateError, RateLimiterClosed, ValidationError
 from headgate.core.lease import LeaseAccount
 from headgate.core.levels import Explanation, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import Limit
@@ -50,42 +51,39 @@ class Lease(LeaseAccount):
 
 @dataclass(slots=True, eq=False, repr=False)
 class AcquireCall:
-    """What an acquire asks for. It can be entered once: two blocks would share one lease."""
+    """What an acquire asks for. It can be entered once: two blocks would share one lease.
 
-    _engine: Engine | None  # None once it was entered
+    Entering it changes its class: one of the second class says that it was entered before, one of
+    the first warns when it is dropped. So what is entered, as nearly all are, pays for neither: a
+    `__del__` of every acquire would be one more call for each of them.
+    """
+
+    _engine: Engine
     _wants: list[Request]
     _on_unavailable: OnUnavailable | None
     _on_error: str
     _wait_s: float | None
+    _lease: Any = field(init=False)
+
+    def warn(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Of an acquire that took nothing. Bound early: the last ones go when modules are gone."""
+        places = ", ".join(f"{want[0]!r} on {want[1]!r}" for want in self._wants)
+        _warn(
+            f"acquire({places}) was never entered, so nothing was taken and nothing is limited; "
+            f"write `async with limiter.acquire(…):`, or `with` for a SyncRateLimiter",
+            ResourceWarning,
+            stacklevel=3,
+            source=self,
+        )
 
 
-class PendingAcquire(AcquireCall):
-    """An acquire on its way: `async with` gets the lease."""
+class EnteredAcquire(AcquireCall):
+    """An acquire whose block is running or has ended."""
 
-    __slots__ = ("_lease",)
+    __slots__ = ()
 
     async def __aenter__(self) -> Lease:
-        engine, self._engine = self._engine, None
-        if engine is None:
-            raise already_entered_error()
-        try:
-            self._lease = lease = await engine.acquire(
-                Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-            )
-        except HeadgateError:
-            await raise_if_cancelled()
-            raise
-        if is_cancelling():
-            await self._undo_if_cancelled(lease)
-        return lease
-
-    async def _undo_if_cancelled(self, lease: Lease) -> None:
-        try:
-            await raise_if_cancelled()
-        except BaseException:
-            lease.keep = False
-            await lease.settlements.leave(lease, True)
-            raise
+        raise already_entered_error()
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         lease: Lease = self._lease
@@ -93,6 +91,37 @@ class PendingAcquire(AcquireCall):
             lease.closed = True
         else:
             await finish(lease.settlements.leave(lease, kind is not None))
+
+
+class PendingAcquire(EnteredAcquire):
+    """An acquire on its way: `async with` gets the lease."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Lease:
+        self.__class__ = EnteredAcquire  # type: ignore[assignment]
+        try:
+            self._lease = lease = await self._engine.acquire(
+                Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+            )
+        except HeadgateError:
+            await raise_if_cancelled()
+            raise
+        if is_cancelling():
+            await _undo_if_cancelled(lease)
+        return lease
+
+    def __del__(self) -> None:
+        self.warn()
+
+
+async def _undo_if_cancelled(lease: Lease) -> None:
+    try:
+        await raise_if_cancelled()
+    except BaseException:
+        lease.keep = False
+        await lease.settlements.leave(lease, True)
+        raise
 
 
 AnyCall = TypeVar("AnyCall", bound=AcquireCall)
@@ -168,6 +197,7 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
         self.defaults = Defaults(limits)
         self.repository = _open_repository(repository_or_url, namespace, clock, _blocking, strict)
         self._owns = not isinstance(repository_or_url, Repository)
+        self.is_closed = False
         home = self.repository
         if home.backend.check_limits is not None:
             home.backend.check_limits(self.defaults.limits)
@@ -237,17 +267,24 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
 
     async def is_available(self, timeout: float = 1.0) -> bool:  # noqa: ASYNC109
         """Whether the store answers within the time; never raises."""
+        if self.is_closed:
+            return False
         try:
             return await asyncio.wait_for(self.repository.ping(), timeout)
         except TimeoutError:
             return False
 
     async def close(self) -> None:
-        """Gives back what was prefetched; closes the store if this limiter opened it."""
+        """Gives back what was prefetched; closes the store if this limiter opened it. Whatever is
+        asked of the limiter afterwards raises RateLimiterClosed."""
+        self.engine.close()
+        self.is_closed = True
+        closed: Any = _Closed()
+        self._bind(closed, closed, closed, drives_time=self.drives_time)
         if self._owns:
-            await self.backend.store.close()
-        elif isinstance(self.backend.store, Layer):
-            await self.backend.store.detach()  # prefetched tokens go back
+            await self.engine.store.close()
+        elif isinstance(self.engine.store, Layer):
+            await self.engine.store.detach()  # prefetched tokens go back
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,6 +295,16 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
     def _report_shadowed(self, refusal: Verdict) -> None:
         key = refusal.demands[0].key
         self.engine.notify("shadowed", key.entity_id, key.resource)
+
+
+class _Closed:
+    """What a closed limiter has in the places of its store, its configuration and its clock."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RateLimiterClosed
+
+    def __call__(self) -> int:
+        raise RateLimiterClosed
 
 
 def already_entered_error() -> ValidationError:

@@ -171,21 +171,13 @@ class SyncLease(LeaseAccount):
         run(self.settlements.settle(self, actual))
 
 
-class SyncPendingAcquire(AcquireCall):
-    """An acquire on its way: `with` gets the lease."""
+class SyncEnteredAcquire(AcquireCall):
+    """An acquire whose block is running or has ended."""
 
-    __slots__ = ("_lease",)
+    __slots__ = ()
 
     def __enter__(self) -> SyncLease:
-        engine, self._engine = self._engine, None
-        if engine is None:
-            raise already_entered_error()
-        self._lease = lease = run(
-            engine.acquire(
-                SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-            )
-        )
-        return lease
+        raise already_entered_error()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         lease: SyncLease = self._lease
@@ -193,6 +185,24 @@ class SyncPendingAcquire(AcquireCall):
             lease.closed = True
         else:
             run(lease.settlements.leave(lease, kind is not None))
+
+
+class SyncPendingAcquire(SyncEnteredAcquire):
+    """An acquire on its way: `with` gets the lease."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> SyncLease:
+        self.__class__ = SyncEnteredAcquire  # type: ignore[assignment]
+        self._lease = lease = run(
+            self._engine.acquire(
+                SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+            )
+        )
+        return lease
+
+    def __del__(self) -> None:
+        self.warn()
 
 
 class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
@@ -253,6 +263,8 @@ class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
     close = blocking(RateLimiter.close)
 
     def is_available(self, timeout: float = 1.0) -> bool:
+        if self.core.is_closed:
+            return False
         answers: list[bool] = []
         asking = threading.Thread(
             target=lambda: answers.append(run(self.core.repository.ping())), daemon=True

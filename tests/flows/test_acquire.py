@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from headgate import DemandTooLarge, LeaseExpiredError, Limit, RateLimitExceeded, ValidationError
+from headgate import (
+    DemandTooLarge,
+    LeaseExpiredError,
+    Limit,
+    RateLimiter,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    ValidationError,
+)
 from tests.flows.conftest import World, spend
+from tests.python import run_python
 
 RPM = Limit.per_minute("rpm", 10)
 TPM = Limit.per_minute("tpm", 1000)
@@ -197,3 +211,70 @@ async def test_a_soft_limit_gives_back_only_what_it_gave(world: World) -> None:
             assert lease.consumed == {"rpm": 1, "tpm": 400}
             raise ZeroDivisionError
     assert await limiter.available("key", "gpt-4") == {"rpm": 9, "tpm": 1}
+
+
+def drop(limiter: Any) -> None:
+    """An acquire that nobody enters: as if `with` had been forgotten."""
+    limiter.acquire("key", "gpt-4", {"rpm": 1})
+    gc.collect()
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, SyncRateLimiter])
+def test_an_acquire_that_is_never_entered_warns(kind: Any) -> None:
+    limiter = kind("memory://", limits=[RPM])
+    with pytest.warns(ResourceWarning, match=r"acquire\('key' on 'gpt-4'\) was never entered"):
+        drop(limiter)
+    with pytest.warns(ResourceWarning, match="'a' on 'x', 'b' on 'y'"):
+        limiter.acquire_many([("a", "x", {"rpm": 1}), ("b", "y", {"rpm": 1})])
+
+
+async def test_an_acquire_that_is_entered_does_not_warn(
+    world: World, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Nor does one that is refused, or is entered twice."""
+    limiter = world.limiter(limits=[RPM])
+    call = limiter.acquire("key", "gpt-4", {"rpm": 10})
+    async with call:
+        pass
+    with pytest.raises(ValidationError, match="entered before"):
+        async with call:
+            pass
+    with pytest.raises(RateLimitExceeded):
+        await spend(limiter, "key", "gpt-4", rpm=1)
+    with pytest.raises(ValidationError):
+        await spend(limiter, "key", "gpt-4", nothing=1)
+    del call
+    gc.collect()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("entered", [True, False])
+def test_the_end_of_the_interpreter_is_quiet(entered: bool, tmp_path: Path) -> None:
+    code = (
+        "from headgate import Limit, RateLimiter, SyncRateLimiter\n"
+        "limits = [Limit.per_minute('rpm', 5)]\n"
+        "limiter, other = SyncRateLimiter('memory://', limits=limits), RateLimiter('memory://')\n"
+        "left = [limiter.acquire('k', 'api', {'rpm': 1}), other.acquire('k', 'api', {'rpm': 1})]\n"
+        "left.append(left)  # so that only the end collects it\n"
+    )
+    if entered:
+        code = code.replace(
+            "left = [", "with limiter.acquire('k', 'api', {'rpm': 1}): pass\nleft = ["
+        )
+        code = code.replace(", other.acquire('k', 'api', {'rpm': 1})]", "]\nleft[0].__enter__()")
+    done = run_python("-X", "dev", "-c", code, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Error" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert not entered or not done.stderr
+
+
+def test_a_refusal_that_names_no_limit_can_be_shown() -> None:
+    error = RateLimitExceeded([])
+    told = "refused, and no limit is named that refused"
+    assert str(error) == told
+    assert repr(error) == f"RateLimitExceeded({told!r})"
+    assert error.as_dict()["limits"] == []
+    assert "".join(traceback.format_exception(error)).strip().endswith(told)
+    with pytest.raises(LookupError, match="no limit is named"):
+        error.primary_violation  # noqa: B018

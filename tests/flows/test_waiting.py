@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter, ValidationError
+from headgate import (
+    ClockStoppedError,
+    Limit,
+    RateLimiter,
+    RateLimitExceeded,
+    SyncRateLimiter,
+    ValidationError,
+)
 from headgate.core.decision import Demand, Verdict
+from headgate.core.wait_queue import Patience
 from headgate.testing import FakeClock, RecordingStore
-from tests.flows.conftest import World, spend
+from headgate.transport.gates import AsyncGate
+from tests.flows.conftest import Blocking, World, spend
 
 PER_SECOND = Limit.per_second("rps", 1)
 
@@ -285,3 +296,80 @@ async def test_an_outdated_plan_is_read_anew_at_the_next_call(world: World) -> N
     await spend(two, "a", "api", rpm=1)
     async with two.acquire("a", "api", {"tpm": 7}):
         assert await two.available("a", "api") == {"rpm": 96, "tpm": 993}
+
+
+@pytest.mark.parametrize("frozen", ["clock", "program"])
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_frozen_clock_is_told_and_not_waited_for(
+    blocking: bool, frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of the caller's that nobody moves; or a whole program that freezegun stopped: then
+    the timers of the event loop never ring either."""
+    monkeypatch.setattr("headgate.core.wait_queue.STANDSTILL_MS", 30)
+    clock: Any = (lambda: 1_700_000_000_000) if frozen == "clock" else None
+    if frozen == "program":
+        monkeypatch.setattr(time, "monotonic", lambda: 5.0)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: 5 * 10**9)
+    kind: Any = SyncRateLimiter if blocking else RateLimiter
+    limiter = kind("memory://", limits=[Limit.per_minute("rpm", 1)], clock=clock)
+    face = Blocking(limiter) if blocking else limiter
+    await spend(face, "key", "api", rpm=1)
+    with pytest.raises(ClockStoppedError, match=r"stood at .*FakeClock"):
+        async with face.acquire("key", "api", {"rpm": 1}, wait=120):
+            pass
+    assert (await face.available("key", "api")) == {"rpm": 0}
+    assert not limiter.engine.queues.has_waiters(["key"])
+
+
+async def test_tokens_that_come_back_still_end_a_wait_in_frozen_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)
+    limiter = RateLimiter(
+        "memory://", limits=[Limit.per_minute("rpm", 1)], clock=lambda: 1_700_000_000_000
+    )
+    waiting: Any = None
+
+    async def wait_in_line() -> bool:
+        async with limiter.acquire("key", "api", {"rpm": 1}, wait=120):
+            return True
+
+    async with limiter.acquire("key", "api", {"rpm": 1}) as lease:
+        waiting = asyncio.ensure_future(wait_in_line())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await lease.release(rpm=1)
+        assert await waiting
+
+
+async def test_a_gate_that_was_waited_at_in_vain_can_be_waited_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)
+    gate = AsyncGate()
+    assert await gate.wait(1) is False
+    assert await gate.wait(1) is False
+    gate.open()
+    assert await gate.wait(60_000) is True
+
+
+async def test_a_moving_clock_is_waited_for_and_a_standing_one_is_not() -> None:
+    """Parts of a wait add up while the clock stands, and count from anew once it has moved."""
+
+    class Gate:
+        waited: ClassVar[list[int]] = []
+
+        def open(self) -> None: ...
+
+        async def wait(self, timeout_ms: int) -> bool:
+            self.waited.append(timeout_ms)
+            return False
+
+    times = iter([0, 0, 600, 600, 600, 600])
+    patience = Patience(lambda: next(times))
+    await patience.wait(Gate(), 600)
+    await patience.wait(Gate(), 600)
+    await patience.wait(Gate(), 600)
+    with pytest.raises(ClockStoppedError, match=r"stood at 600 ms .* for 1600 ms"):
+        await patience.wait(Gate(), 5000)
+    assert Gate.waited == [600, 600, 600, 1000]

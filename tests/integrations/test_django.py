@@ -8,7 +8,8 @@ import pytest
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views import View
 
-from headgate import ValidationError
+from headgate import Limit, ValidationError
+from headgate.core.runtime import run as run_blocking
 from headgate.integrations.django import RateLimit
 from headgate.testing import FakeClock
 from tests.integrations.django_site import visit
@@ -85,3 +86,61 @@ def test_rest_throttles_by_user_and_with_other_answers() -> None:
     visits = [visit(by_user, f"/7?user={name}").status_code for name in "aba"]
     assert visits == [200, 200, 429]
     assert visit(rest_view(blocking(), "1/minute", cost=2)).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["get", "dispatch", "rest"])
+def test_methods_of_class_based_views(name: str) -> None:
+    guard = RateLimit(blocking(), "2/minute").guard
+
+    class Guarded(APIView if name == "rest" else View):  # type: ignore[misc]
+        def get(self, request: Any, number: int) -> Any:
+            return Response({"number": number}) if name == "rest" else plain(request, number)
+
+        if name == "dispatch":
+
+            @guard
+            def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                return super().dispatch(request, *args, **kwargs)
+
+        else:
+            get = guard(get)
+
+    first, second, refused = (visit(Guarded.as_view()) for _ in range(3))
+    check_limited(first, second, refused)
+    assert first.json() == {"number": 7}
+
+
+def test_methods_of_async_class_based_views() -> None:
+    class Guarded(View):
+        @RateLimit(limiter(), "2/minute").guard
+        async def get(self, request: HttpRequest, number: int) -> HttpResponse:
+            return await in_loop(request, number)
+
+    first, second, refused = (visit(Guarded.as_view(), in_loop=True) for _ in range(3))
+    assert first.headers["X-RateLimit-Limit"] == "mine"
+    assert (second.status_code, refused.status_code) == (200, 429)
+
+
+def test_what_cannot_be_guarded_is_told() -> None:
+    limit = RateLimit(blocking(), "2/minute")
+    with pytest.raises(ValidationError, match="'Plain' is a class: guard what its as_view"):
+        limit.guard(Plain)
+    with pytest.raises(ValidationError, match="without a request"):
+        limit.guard(lambda: None)()
+
+
+def test_headers_and_missing_limits(caplog: pytest.LogCaptureFixture) -> None:
+    """Keys by a header. Who has no limits gets a problem, and the operator a line in the log."""
+    gate = blocking()
+    run_blocking(gate.core.set_limits("free", [Limit.per_minute("rpm", 5)], "http"))
+    limit = RateLimit(gate, key=lambda caller: caller.header("X-Plan"))
+    guarded = limit.guard(plain)
+    assert visit(guarded, x_plan="free").status_code == 200
+    assert "x-ratelimit-limit" not in visit(guarded).headers  # no header, no key, no limit
+    refused = visit(guarded, x_plan="gold")
+    assert (refused.status_code, refused["content-type"]) == (500, "application/problem+json")
+    assert refused.json()["type"] == "urn:headgate:problem:no-limits"
+    assert "gold" not in refused.text
+    assert "configured nowhere for gold on http" in caplog.text
+    with pytest.raises(ValidationError, match=r"key=.* must return an entity id.*caller\.header"):
+        visit(RateLimit(gate, key=lambda caller: caller.headers("X-Plan")).guard(plain), x_plan="a")

@@ -111,6 +111,18 @@ def test_the_store_is_away(site: Any, gate: Any) -> None:
     assert opened().status_code == 429  # degraded is bounded, too
 
 
+@EACH
+def test_nobody_set_any_limits(site: Any, gate: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The server is at fault, and only its operator is told how."""
+    refused = site(gate(), key=lambda caller: "key-1")()
+    assert refused.status_code == 500
+    assert (
+        "no-limits" in refused.text or "No limits" in refused.text or "has to set" in refused.text
+    )
+    assert "key-1" not in refused.text
+    assert caplog.text.count("configured nowhere for key-1 on http: pass limits=") == 1
+
+
 @pytest.mark.parametrize(("site", "wrong"), [(on_asgi, blocking), (on_flask, limiter)])
 def test_a_limiter_of_the_other_kind_is_refused(site: Any, wrong: Any) -> None:
     with pytest.raises(ValidationError, match="RateLimiter"):

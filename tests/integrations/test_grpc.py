@@ -68,7 +68,7 @@ def handlers(**methods: tuple[str, Any]) -> grpc.GenericRpcHandler:
 class Running:
     """A server on threads, and a channel to it."""
 
-    def __init__(self, gate: Any, rate: str, **options: Any) -> None:
+    def __init__(self, gate: Any, rate: str | None, **options: Any) -> None:
         self.server = grpc.server(
             futures.ThreadPoolExecutor(4), interceptors=[LimitInterceptor(gate, rate, **options)]
         )
@@ -105,6 +105,14 @@ def test_it_limits_says_so_and_lets_in_again() -> None:
         assert told["grpc-retry-pushback-ms"] == "30000"
         clock.advance(30_000)
         assert call(b"again", timeout=TIMEOUT_S) == b"again"
+
+
+def test_nobody_set_any_limits() -> None:
+    with Running(blocking(), None) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary("/s.S/Echo")(b"hi", timeout=TIMEOUT_S)
+        assert refused.value.code() is grpc.StatusCode.INTERNAL
+        assert "has to set some" in refused.value.details()
 
 
 def test_all_four_kinds_of_methods() -> None:

@@ -196,6 +196,20 @@ def test_hanging_up_keeps_what_was_metered(parts: list[Any], used: int, gate: Ra
     assert left(gate) == {"rpm": 8, "tpm": 10_000 - 2 * used}
 
 
+def test_a_stream_ends_once(gate: RateLimiter) -> None:
+    client = AsyncClient(*openai_chunks())
+
+    async def flow() -> None:
+        stream = await LlmLimiter(gate).create("k", client.create, **ASK, stream=True)
+        assert (await gate.available("k", "gpt-4"))["tpm"] == 10_000 - RESERVED
+        assert len([chunk async for chunk in stream]) == 6
+        for _ in range(2):  # settling again would be an error
+            await stream.aclose()
+
+    run(flow())
+    assert left(gate) == {"rpm": 9, "tpm": 10_000 - 123}
+
+
 def test_cancelled_before_anything_came_keeps_the_reservation(gate: RateLimiter) -> None:
 
     async def never(**request: Any) -> Any:

@@ -34,19 +34,19 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1037,
+    ".": 1100,
     "admin": 1467,
     "aws": 3164,
     "cli": 3703,
     "client": 1637,
-    "core": 4469,
+    "core": 4534,
     "declare": 686,
-    "integrations": 1898,
+    "integrations": 2202,
     "layers": 1386,
-    "service": 11906,
+    "service": 11908,
     "stores": 13360,
     "testing": 1761,
-    "transport": 1799,
+    "transport": 1840,
 }
 
 PURE = (

@@ -22,12 +22,12 @@ from headgate import (
 from tests.python import run_python
 
 NAMES = """
-AuditEvent BucketState CacheStats DemandTooLarge DisabledError Entity EntityExistsError
-EntityNotFoundError Event HeadgateError IncompatibleSchemaError InvalidIdentifierError
-InvalidNameError Lease LeaseExpiredError Limit LimitStatus NamespaceNotFoundError
-NamespaceStateError OnUnavailable RateLimitExceeded RateLimiter RateLimiterUnavailable Repository
-StoreDenied SyncLease SyncRateLimiter SyncRepository UsageSnapshot ValidationError Verdict
-VersionMismatchError
+AuditEvent BucketState CacheStats ClockStoppedError DemandTooLarge DisabledError Entity
+EntityExistsError EntityNotFoundError Event HeadgateError IncompatibleSchemaError
+InvalidIdentifierError InvalidNameError Lease LeaseExpiredError Limit LimitStatus
+NamespaceNotFoundError NamespaceStateError OnUnavailable RateLimitExceeded RateLimiter
+RateLimiterClosed RateLimiterUnavailable Repository StoreDenied SyncLease SyncRateLimiter
+SyncRepository UsageSnapshot ValidationError Verdict VersionMismatchError
 """.split()
 
 

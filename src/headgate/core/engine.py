@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import (
     HeadgateError,
+    RateLimiterClosed,
     StoreDenied,
     StoreTrouble,
     Throttled,
@@ -100,6 +101,12 @@ class Engine:
         self._peek_local: Callable[[BucketKey], Record | None] | None = getattr(
             store, "peek_local", None
         )
+
+    def close(self) -> None:
+        """Decides nothing any more. Every flow begins with a look at the clock, so that is where
+        it ends from now on, and open limiters need not ask each time whether they are. Leases that
+        are out keep their own way to the clock and the store."""
+        self.clock = _closed_clock
 
     async def acquire(
         self,
@@ -397,6 +404,10 @@ class Engine:
 
     def _forget_plans(self, verdict: Verdict) -> None:
         self.configs.forget(verdict.demands)
+
+
+def _closed_clock() -> int:
+    raise RateLimiterClosed
 
 
 # --------------------------------------------------------------------------------------------------

@@ -65,7 +65,9 @@ class RateLimitExceeded(HeadgateError):
 
     @property
     def primary_violation(self) -> LimitStatus:
-        """The limit that takes longest to allow the demand."""
+        """The limit that takes longest to allow the demand; LookupError where none is named."""
+        if not self.violations:
+            raise LookupError(f"{self}; see `statuses` for the limits that were looked at")
         return max(self.violations, key=lambda status: status.retry_after_seconds)
 
     @property
@@ -171,6 +173,28 @@ class RateLimiterUnavailable(HeadgateError):
         )
 
 
+class RateLimiterClosed(RateLimiterUnavailable):
+    """The limiter was closed: it decides nothing any more, also with OnUnavailable.ALLOW."""
+
+    def __init__(self) -> None:
+        super().__init__("the limiter is closed")
+        self.args = (
+            "this limiter is closed: its close() was called or its `with` block has ended; "
+            "use it before that, or make a new one",
+        )
+
+
+class ClockStoppedError(HeadgateError):
+    """Somebody waits, and the limiter's clock does not move, so the time is never up."""
+
+    def __init__(self, now_ms: int, waited_ms: int) -> None:
+        super().__init__(
+            f"wait= cannot end: the limiter's clock stood at {now_ms} ms while the caller waited "
+            f"for {waited_ms} ms of real time; a clock is frozen, by freezegun or a mock perhaps: "
+            f"give the limiter clock=headgate.testing.FakeClock(), or call acquire without wait="
+        )
+
+
 class LeaseExpiredError(HeadgateError):
     """The lease was used after its block ended; its consumption is final."""
 
@@ -179,6 +203,18 @@ class LeaseExpiredError(HeadgateError):
             "this lease has ended, its consumption is final; "
             "call adjust, consume, release and settle inside the with block"
         )
+
+
+class NoLimitsError(ValidationError):
+    """Nothing limits this entity on this resource, at no level."""
+
+    def __init__(self, entity_id: str, resource: str) -> None:
+        super().__init__(
+            "limits", None,
+            f"are configured nowhere for {entity_id} on {resource}: pass limits=[…], give the "
+            f"limiter defaults, or store some with set_limits, set_resource_defaults or "
+            f"set_system_defaults",
+        )  # fmt: skip
 
 
 class EntityNotFoundError(HeadgateError):

@@ -23,6 +23,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import (
     DisabledError,
     NamespaceNotFoundError,
+    NoLimitsError,
     StoreDenied,
     StoreTrouble,
     ValidationError,
@@ -463,16 +464,8 @@ def make_plan(
         elif own.mode is Mode.BYPASS:
             terms = Terms((), lookup.version)
         else:
-            raise no_limits(standing.entity_id, resource)
+            raise NoLimitsError(standing.entity_id, resource)
         slots.append(Slot(key, intern.get(terms, terms)))
     return Plan(
         tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
     )
-
-
-def no_limits(entity_id: str, resource: str) -> ValidationError:
-    return ValidationError(
-        "limits", None,
-        f"are configured nowhere for {entity_id} on {resource}: pass limits=[…], give the limiter "
-        f"defaults, or store some with set_limits, set_resource_defaults or set_system_defaults",
-    )  # fmt: skip

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from threading import RLock
 
 from headgate.core.decision import Verdict
-from headgate.core.errors import ValidationError
+from headgate.core.errors import ClockStoppedError, ValidationError
 from headgate.core.runtime import Clock
 from headgate.transport.gates import GateFactory, WaitGate, reset_after_fork
 
 WAITERS_MAX = 10_000
 WAIT_SECONDS_MAX = 24 * 3600
+STANDSTILL_MS = 1000  # of real time without the clock moving: then it never will
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +96,29 @@ class WaitQueues:
         return all(self._queues[key][0] is waiter for key in waiter.keys)
 
 
+class Patience:
+    """Waits at gates for one caller, and notices where the clock never moves: a frozen one would
+    let it wait for ever. Real time is what the gates took, for a frozen program has no other."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen_ms = clock()
+        self._stood_ms = 0
+
+    async def wait(self, gate: WaitGate, wait_ms: int) -> None:
+        """Until the gate is opened or so much time has passed."""
+        while wait_ms > 0:
+            part_ms = min(wait_ms, STANDSTILL_MS)
+            if await gate.wait(part_ms):
+                return
+            now_ms = self._clock()
+            self._stood_ms = self._stood_ms + part_ms if now_ms == self._seen_ms else 0
+            self._seen_ms = now_ms
+            if self._stood_ms >= STANDSTILL_MS:
+                raise ClockStoppedError(now_ms, self._stood_ms)
+            wait_ms -= part_ms
+
+
 async def wait_in_turn(
     queues: WaitQueues,
     keys: Sequence[str],
@@ -114,12 +138,13 @@ async def wait_in_turn(
     waiter = queues.join(keys)
     if waiter is None:
         return await attempt()
+    patience = Patience(clock)
     try:
         while True:
             ahead = queues.gate_of(waiter, behind=True)
             left_ms = deadline_ms - clock()
             if ahead is not None and left_ms > 0:
-                await ahead.wait(left_ms)
+                await patience.wait(ahead, left_ms)
                 continue
             # Made before the attempt: what comes back in the meantime opens it already.
             gate = queues.gate_of(waiter, behind=False)
@@ -127,7 +152,7 @@ async def wait_in_turn(
             verdict = await attempt()
             if verdict.allowed or _is_late(verdict, clock(), deadline_ms):
                 return verdict
-            await gate.wait(max(1, verdict.retry_after_ms or 1))
+            await patience.wait(gate, max(1, verdict.retry_after_ms or 1))
     finally:
         queues.leave(waiter)
 

@@ -7,8 +7,8 @@ gave the tokens back, that would be a way around the limit.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypedDict
 
 from headgate.core.decision import Verdict
@@ -21,7 +21,7 @@ from headgate.core.runtime import run
 from headgate.integrations.keys import Caller, Key, by_ip
 from headgate.integrations.responses import OFF, Answer, decision_answer, error_answer
 from headgate.limiter import RateLimiter
-from headgate.sync import SyncLease, SyncRateLimiter
+from headgate.sync import SyncLease, SyncPendingAcquire, SyncRateLimiter
 
 # --------------------------------------------------------------------------------------------------
 # Limits as people write them beside a route: `"5/minute;100/hour"`.
@@ -129,6 +129,13 @@ class Gate:
         entity_id = self.key(caller)
         if entity_id is None:
             return None
+        if not isinstance(entity_id, str):
+            raise ValidationError(
+                "key", entity_id,
+                "is what the key function returned; it must return an entity id (str), or None for "
+                "a request without a limit; caller.header(name) is one value of a header, "
+                "caller.headers(name) a list of them",
+            )  # fmt: skip
         resource = self.resource(caller) if callable(self.resource) else self.resource
         cost = self.cost(caller) if callable(self.cost) else self.cost
         return entity_id, resource, Each(parse_amount("cost", cost)), self.limits
@@ -166,6 +173,20 @@ class AwaitableLease:
         self._lease.settle(**actual)
 
 
+class AwaitableAcquire:
+    """An acquire that `async with` can enter. It is no generator: one that is dropped would run its
+    `finally` whenever garbage is collected, and ask the store from there."""
+
+    def __init__(self, pending: SyncPendingAcquire) -> None:
+        self._pending = pending
+
+    async def __aenter__(self) -> AwaitableLease:
+        return AwaitableLease(self._pending.__enter__())
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._pending.__exit__(*error)
+
+
 class AwaitableLimiter:
     """A SyncRateLimiter whose calls can be awaited."""
 
@@ -176,9 +197,7 @@ class AwaitableLimiter:
     async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         return self._limiter.check_many(requests)
 
-    @asynccontextmanager
-    async def acquire_many(
+    def acquire_many(
         self, requests: Sequence[tuple[Any, ...]], *args: Any, **options: Any
-    ) -> AsyncIterator[AwaitableLease]:
-        with self._limiter.acquire_many(requests, *args, **options) as lease:
-            yield AwaitableLease(lease)
+    ) -> AwaitableAcquire:
+        return AwaitableAcquire(self._limiter.acquire_many(requests, *args, **options))

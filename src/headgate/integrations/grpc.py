@@ -29,6 +29,7 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     403: grpc.StatusCode.PERMISSION_DENIED,
     422: grpc.StatusCode.OUT_OF_RANGE,
+    500: grpc.StatusCode.INTERNAL,
 }
 
 

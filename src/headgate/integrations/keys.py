@@ -27,7 +27,8 @@ Address = IPv4Address | IPv6Address
 class Caller(NamedTuple):
     """A request as every framework knows it.
 
-    `headers(name)` are the values of a header, oldest first; `peer` is the other end of the
+    `header(name)` is the value of a header, `headers(name)` a list of all its values, oldest first;
+    `peer` is the other end of the
     connection; `native` is what the framework itself hands out (scope, request, context).
     """
 
@@ -36,6 +37,10 @@ class Caller(NamedTuple):
     method: str
     path: str
     native: Any
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header, whatever the case of its name; None where it is missing."""
+        return next(iter(self.headers(name)), None)
 
 
 Key = Callable[[Caller], str | None]

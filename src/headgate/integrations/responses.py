@@ -7,6 +7,7 @@ contains an entity id, an address or the text of an exception.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from headgate.core.errors import (
     DemandTooLarge,
     DisabledError,
     HeadgateError,
+    NoLimitsError,
     RateLimiterUnavailable,
     RateLimitExceeded,
 )
@@ -39,6 +41,8 @@ def _pressure(one: LimitStatus) -> tuple[bool, float]:
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 PROBLEM_TYPE = "application/problem+json"
 STORE_RETRY_MS = 1000
+
+_log = logging.getLogger("headgate")
 
 
 class Answer(NamedTuple):
@@ -84,7 +88,9 @@ def decision_answer(decision: Decision) -> Answer:
 
 def error_answer(error: HeadgateError) -> Answer:
     """The answer when the decision ended in an error. Bugs are raised, and so is a missing
-    permission (StoreDenied), because the app's operator has to see it."""
+    permission (StoreDenied), because the app's operator has to see it. Missing limits are theirs to
+    see too: the log names the entity, the client learns no more than that the server is at fault.
+    """
     if isinstance(error, RateLimitExceeded):
         found = _once_each(error.statuses)
         return _refusal_answer(found, _fields(found), error.retry_after_ms)
@@ -101,6 +107,11 @@ def error_answer(error: HeadgateError) -> Answer:
         title = "No wait will ever admit this much at once"
         detail = f"{error.requested} asked, at most {error.capacity} are allowed at a time."
         return Answer(422, [], _problem(422, "demand-too-large", title, detail))
+    if isinstance(error, NoLimitsError):
+        _log.error("a request was refused, because %s", error)
+        detail = "The operator of this server has to set some; its log says for whom."
+        problem = _problem(500, "no-limits", "No limits are configured for this request", detail)
+        return Answer(500, [], problem)
     raise error
 
 

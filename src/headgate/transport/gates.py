@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -79,8 +80,48 @@ class AsyncGate:
             self._future.set_result(None)
 
     async def wait(self, timeout_ms: int) -> bool:
-        await asyncio.wait((self._future,), timeout=timeout_ms / 1000)
-        return self._future.done()
+        loop = self._future.get_loop()
+        if not is_time_frozen():
+            await asyncio.wait((self._future,), timeout=timeout_ms / 1000)
+            return self._future.done()
+        # Where time is frozen for tests, the loop's timers never ring: a thread does.
+        opened = True
+
+        def ring() -> None:
+            nonlocal opened
+            opened = self._future.done()
+            self._open_here()
+
+        alarm = threading.Timer(timeout_ms / 1000, loop.call_soon_threadsafe, (ring,))
+        alarm.daemon = True
+        alarm.start()
+        try:
+            await asyncio.wait((self._future,))
+        finally:
+            alarm.cancel()
+        if not opened:
+            self._future = loop.create_future()  # closed again, for whoever waits on
+        return opened
+
+
+# What freezegun and its kin replace is `time.monotonic`, not this one; Windows has it not.
+_REAL_NS: Callable[[], int] | None = (
+    partial(time.clock_gettime_ns, time.CLOCK_MONOTONIC)
+    if hasattr(time, "clock_gettime_ns")
+    else None
+)
+LOOK_NS = 20_000  # a clock that moves has moved by then
+
+
+def is_time_frozen() -> bool:
+    """Whether `time.monotonic` does not move while real time passes."""
+    if _REAL_NS is None:
+        return False
+    start, until_ns = time.monotonic(), _REAL_NS() + LOOK_NS
+    while time.monotonic() == start:
+        if _REAL_NS() > until_ns:
+            return True
+    return False
 
 
 class BlockingGateFactory:

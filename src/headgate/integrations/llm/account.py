@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -163,7 +164,7 @@ class CallRules:
 
     `output_tokens` is reserved if a call does not set its own maximum. `provider` is an entity that
     stands for your account at the provider. Every call takes from it too, and the provider's
-    headers correct it.
+    headers correct it. With `ask_usage` streams of OpenAI are asked to report what they used.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class CallRules:
         limits: Rates = None,
         wait: float | None = None,
         on_unavailable: OnUnavailable | None = None,
+        ask_usage: bool = True,
     ) -> None:
         self.requests = None if requests is None else parse_limit_name(requests)
         self.tokens = parse_limit_name(tokens)
@@ -188,6 +190,7 @@ class CallRules:
         self.limits = parse_rates(limits)
         self.wait_s = wait
         self.on_unavailable = on_unavailable
+        self.ask_usage = ask_usage
 
     def requests_for(self, entity_id: str, resource: str, reserved: int) -> list[Request]:
         amounts = {self.tokens: reserved}
@@ -238,10 +241,36 @@ def headers_of(answer: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def unwrap_reply(reply: Any) -> Any:
-    """The reply inside a raw one, which clients give together with its headers."""
-    parse = getattr(reply, "parse", None)
-    return parse() if callable(parse) and headers_of(reply) is not None else reply
+def is_raw(reply: Any) -> bool:
+    """Whether this is a raw reply, which clients give to show its headers too."""
+    return callable(getattr(reply, "parse", None)) and headers_of(reply) is not None
+
+
+def with_usage_asked(method: Callable[..., Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """The request, which asks for the usage at the end of a stream where its caller did not.
+
+    Only the chat and text completions of OpenAI, and what speaks like them, have to be asked. They
+    are known by the parameter of the method; other verbs that have it refuse this option.
+    """
+    options = request.get("stream_options")
+    chosen = dict(options) if isinstance(options, Mapping) else {}
+    if not request.get("stream") or "include_usage" in chosen:
+        return dict(request)
+    if not {"messages", "prompt"} & request.keys() or not _has_parameter(method, "stream_options"):
+        return dict(request)
+    return {**request, "stream_options": {**chosen, "include_usage": True}}
+
+
+def is_usage_alone(chunk: Any) -> bool:
+    """Whether this is the chunk that a stream has only because its usage was asked for."""
+    return _get(chunk, "usage") is not None and _get(chunk, "choices") in ([], ())
+
+
+def _has_parameter(method: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(method).parameters
+    except (TypeError, ValueError):  # made in C, or no function at all: nothing is known of it
+        return False
 
 
 def model_of(request: Mapping[str, Any], resource: str | None) -> str:

@@ -5,13 +5,15 @@
     async for chunk in llm.stream("key-1", client.messages.create, model=…, messages=…): …
 
 Before the call, the estimated prompt and the longest possible answer are reserved. After it, the
-lease is settled with what the provider says was used. Whoever hangs up pays for what was metered.
+lease is settled with what the provider says was used; that of a stream when the stream ends.
+Whoever hangs up pays for what was metered.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
 from typing import Any
 
 from headgate.core.errors import RateLimiterUnavailable, RateLimitExceeded, StoreDenied
@@ -21,9 +23,17 @@ from headgate.integrations.llm.account import (
     CallRules,
     account_for,
     headers_of,
+    is_raw,
     model_of,
     status_of,
-    unwrap_reply,
+    with_usage_asked,
+)
+from headgate.integrations.llm.stream import (
+    MeteredStream,
+    OpenCall,
+    RawStream,
+    SyncMeteredStream,
+    close_stream,
 )
 from headgate.integrations.outgoing import debit_for
 from headgate.limiter import RateLimiter
@@ -34,6 +44,8 @@ WAIT_MS_MAX = 24 * 3600 * 1000
 
 class LlmLimiter:
     """For asyncio; see account.CallRules for the options."""
+
+    _stream: type[MeteredStream] | type[SyncMeteredStream] = MeteredStream
 
     def __init__(self, limiter: RateLimiter | AwaitableLimiter, **options: Any) -> None:
         self.limiter = (
@@ -50,13 +62,35 @@ class LlmLimiter:
         resource: str | None = None,
         **request: Any,
     ) -> Any:
-        """What `method(**request)` returns, or RateLimitExceeded before it is called."""
+        """What `method(**request)` returns, or RateLimitExceeded before it is called.
+
+        A stream (`stream=True`) comes back as a MeteredStream: it is settled when it ends, so read
+        it to the end or close it.
+        """
         account = account_for(self.rules, request)
-        async with self._reservation(entity_id, model_of(request, resource), account):
-            reply = await method(**request)
-            account.meter.see(unwrap_reply(reply))
-        await self._learn_from(reply, model_of(request, resource))
-        return reply
+        model = model_of(request, resource)
+        if is_off():
+            return await method(**request)
+        asked = with_usage_asked(method, request) if self.rules.ask_usage else request
+        call = await self._open_call(entity_id, model, account)
+        try:
+            reply = await method(**asked)
+            body = reply.parse() if is_raw(reply) else reply
+            is_awaited = body is not reply and isawaitable(body)
+            body = await body if is_awaited else body
+            is_stream = self._stream.is_stream(body, asked=bool(request.get("stream")))
+            if not is_stream:
+                account.meter.see(body)
+        except BaseException as error:
+            await call.end(error)
+            raise
+        if not is_stream:
+            await call.end()
+            await self._learn_from(reply, model)
+            return reply
+        stream = self._stream(body, call, hides_usage=asked != request)
+        await self._learn_from(reply, model)
+        return stream if body is reply else RawStream(reply, stream, is_awaited=is_awaited)
 
     async def stream(
         self,
@@ -68,15 +102,13 @@ class LlmLimiter:
         **request: Any,
     ) -> AsyncIterator[Any]:
         """The chunks of `method(**request, stream=True)`, metered as they pass."""
-        account = account_for(self.rules, request)
-        async with self._reservation(entity_id, model_of(request, resource), account):
-            chunks = await method(**{**request, "stream": True})
-            try:
-                async for chunk in chunks:
-                    account.meter.see(chunk)
-                    yield chunk
-            finally:
-                await _close_stream(chunks)
+        streamed = {**request, "stream": True}
+        opened = await self.create(entity_id, method, resource=resource, **streamed)
+        try:
+            async for chunk in opened:
+                yield chunk
+        finally:
+            await close_stream(opened)
 
     @asynccontextmanager
     async def reserve(
@@ -84,8 +116,16 @@ class LlmLimiter:
     ) -> AsyncIterator[CallAccount]:
         """For calls of any other shape: `call.meter.see(part)` with replies, chunks or text."""
         account = CallAccount(self.rules, prompt, output_max)
-        async with self._reservation(entity_id, resource, account):
+        if is_off():
             yield account
+            return
+        call = await self._open_call(entity_id, resource, account)
+        try:
+            yield account
+        except BaseException as error:
+            await call.end(error)
+            raise
+        await call.end()
 
     async def learn(
         self, headers: Mapping[str, Any], entity_id: str, resource: str, *, refused: bool = False
@@ -112,25 +152,15 @@ class LlmLimiter:
                 return {}
         return debits
 
-    @asynccontextmanager
-    async def _reservation(
-        self, entity_id: str, resource: str, account: CallAccount
-    ) -> AsyncIterator[None]:
-        if is_off():
-            yield
-            return
+    async def _open_call(self, entity_id: str, resource: str, account: CallAccount) -> OpenCall:
         use = self.rules
-        requests = use.requests_for(entity_id, resource, account.reserved)
-        async with self.limiter.acquire_many(
-            requests, use.on_unavailable, on_error="keep", wait=use.wait_s
-        ) as lease:
-            try:
-                yield
-            except BaseException as error:
-                await lease.settle(**{use.tokens: account.owed(error)})
-                await self._learn_from(error, resource)
-                raise
-            await lease.settle(**{use.tokens: account.owed(None)})
+        pending = self.limiter.acquire_many(
+            use.requests_for(entity_id, resource, account.reserved),
+            use.on_unavailable,
+            on_error="keep",
+            wait=use.wait_s,
+        )
+        return await OpenCall(account, pending, lambda e: self._learn_from(e, resource)).begin()
 
     async def _learn_from(self, answer: Any, resource: str) -> None:
         headers = headers_of(answer)
@@ -160,14 +190,3 @@ def _told_limits(
         else:
             found[kind] = quota.remaining, min(WAIT_MS_MAX, wait_ms)
     return found
-
-
-async def _close_stream(chunks: Any) -> None:
-    """Closes the stream, so that the provider stops generating."""
-    for name in ("aclose", "close"):
-        close = getattr(chunks, name, None)
-        if callable(close):
-            closing = close()
-            if hasattr(closing, "__await__"):
-                await closing
-            return

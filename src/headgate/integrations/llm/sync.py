@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,16 +11,15 @@ from headgate.core.runtime import blocking, run
 from headgate.integrations.gate import AwaitableLimiter
 from headgate.integrations.llm.account import CallAccount
 from headgate.integrations.llm.limiter import LlmLimiter
+from headgate.integrations.llm.stream import SyncMeteredStream, close_stream
 from headgate.sync import SyncRateLimiter
-
-_END = object()
 
 
 class SyncLlmLimiter:
     """For blocking clients; safe to share between threads."""
 
     def __init__(self, limiter: SyncRateLimiter, **options: Any) -> None:
-        self.core = LlmLimiter(AwaitableLimiter(limiter), **options)
+        self.core = _BlockingCalls(AwaitableLimiter(limiter), **options)
 
     def create(
         self,
@@ -30,7 +30,11 @@ class SyncLlmLimiter:
         resource: str | None = None,
         **request: Any,
     ) -> Any:
-        """What `method(**request)` returns, or RateLimitExceeded before it is called."""
+        """What `method(**request)` returns, or RateLimitExceeded before it is called.
+
+        A stream (`stream=True`) comes back as a SyncMeteredStream: it is settled when it ends, so
+        read it to the end or close it.
+        """
         return run(self.core.create(entity_id, _awaitable(method), resource=resource, **request))
 
     def stream(
@@ -43,14 +47,12 @@ class SyncLlmLimiter:
         **request: Any,
     ) -> Iterator[Any]:
         """The chunks of `method(**request, stream=True)`, metered as they pass."""
-        flow: Any = self.core.stream(
-            entity_id, _awaitable(lambda **kw: _each(method(**kw))), resource=resource, **request
-        )
+        streamed = {**request, "stream": True}
+        opened = self.create(entity_id, method, resource=resource, **streamed)
         try:
-            while (chunk := run(_next(flow))) is not _END:
-                yield chunk
+            yield from opened
         finally:
-            run(flow.aclose())
+            run(close_stream(opened))
 
     @contextmanager
     def reserve(
@@ -69,23 +71,13 @@ class SyncLlmLimiter:
     learn = blocking(LlmLimiter.learn)
 
 
-async def _each(chunks: Iterable[Any]) -> AsyncIterator[Any]:
-    """A blocking stream that an `async for` can walk through without ever suspending."""
-    try:
-        for chunk in chunks:
-            yield chunk
-    finally:
-        close = getattr(chunks, "close", None)
-        if callable(close):
-            close()
+class _BlockingCalls(LlmLimiter):
+    _stream = SyncMeteredStream
 
 
 def _awaitable(method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    @functools.wraps(method)  # so that its parameters can still be looked up
     async def call(**request: Any) -> Any:
         return method(**request)
 
     return call
-
-
-async def _next(flow: AsyncIterator[Any]) -> Any:
-    return await anext(flow, _END)

@@ -69,6 +69,7 @@ _EXPLAINED: dict[str, Any] = {
 
 REQUESTS: dict[str, Any] = {
     "Check": {"identifier": "ann", "resource": "api.search", "tokens": 1},
+    "Peek": {"identifier": "ann", "resource": "api.search", "tokens": 1},
     "Batch": {"requests": [{"identifier": "ann", "resource": "api.search"}]},
     "Descriptors": {
         "identifier": "ann",
@@ -109,7 +110,8 @@ ANSWERS: dict[str, Any] = {
     "Children": {"items": [_ENTITY]},
     "SystemLimits": {"limits": [_STORED], "on_unavailable": "allow"},
     "StoredLimits": {"limits": [_STORED]},
-    "Names": {"items": ["api.search"]},
+    "Names": {"items": ["user:ann"], "cursor": None},
+    "LimitedResources": {"items": ["api.search"], "of_entities": ["api.search"]},
     "Mode": {"resource": "api.search", "mode": "disabled"},
     "Buckets": {"items": [_BUCKET]},
     "Applied": {"applied": True},
