@@ -48,7 +48,7 @@ class Tokens:
 ONE_TOKEN = Tokens(1)
 
 
-def names_of(names: tuple[str, ...], refusing: int, asked: Tokens) -> tuple[str, ...]:
+def counted_limits(names: tuple[str, ...], refusing: int, asked: Tokens) -> tuple[str, ...]:
     """The limits that tokens mean, of those there are; `refusing` of them are not on trial."""
     counted = tuple(name for name in names if name in asked.counts)
     if counted or asked.every or refusing < 2:
@@ -121,7 +121,7 @@ class Plan:
                 raise ValidationError("consume", consume, "must map limit names to amounts")
             names, tokens = slot.names, consume.tokens
             if len(names) > 1 and type(consume) is Tokens:
-                names = names_of(names, slot.refusing, consume)
+                names = counted_limits(names, slot.refusing, consume)
             if names is slot.names and len(self.slots) == 1 and tokens <= slot.each_max:
                 return [Demand(slot.key, slot.terms, (tokens * MILLI,) * len(names))]
             consume = dict.fromkeys(names, tokens)

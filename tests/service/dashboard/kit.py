@@ -63,10 +63,12 @@ class Place:
         assert status < 300, (status, content)
         return json.loads(content) if content else None
 
-    def limit(self, where: str, capacity: int, amount: int = 1, seconds: int = 60) -> None:
-        """Stores one limit called "tokens" at a level."""
+    def limit(
+        self, where: str, capacity: int, amount: int = 1, seconds: int = 60, name: str = "tokens"
+    ) -> None:
+        """Stores one limit at a level."""
         one = {
-            "name": "tokens",
+            "name": name,
             "capacity": capacity,
             "refill_amount": amount,
             "refill_period_seconds": seconds,
@@ -75,7 +77,7 @@ class Place:
 
     def check(self, identifier: str, resource: str, tokens: int = 1) -> int:
         body = {"identifier": identifier, "resource": resource, "tokens": tokens}
-        return self.send("POST", "/v1/ratelimit/check", body)[0]
+        return self.send("POST", "/v1/ratelimit/take", body)[0]
 
 
 @contextmanager

@@ -141,9 +141,9 @@ def test_a_service_has_no_such_switch(place: Place, page: Any) -> None:
 
 
 def test_a_refusals_instance_opens_its_explanation(quiet: Place, page: Any) -> None:
-    quiet.limit("entities/user:held up/gpt-4".replace(" ", "@20"), capacity=1, amount=1)
-    body = {"identifier": "held up", "resource": "gpt-4", "tokens": 1}
-    answers = [quiet.send("POST", "/v1/ratelimit/check", body) for _ in range(2)]
+    quiet.limit("entities/user:held up/gpt-4".replace(" ", "@20"), capacity=1, name="rpm")
+    body = {"identifier": "held up", "resource": "gpt-4", "amounts": {"rpm": 1}}
+    answers = [quiet.send("POST", "/v1/ratelimit/take", body) for _ in range(2)]
     assert [status for status, _, _ in answers] == [200, 429]
     assert "instance" not in json.loads(answers[0][2])
     page.goto(quiet.url + json.loads(answers[1][2])["instance"])
@@ -153,8 +153,19 @@ def test_a_refusals_instance_opens_its_explanation(quiet: Place, page: Any) -> N
     text_of(page, ".rung.gives", "capacity 1, refills 1 per minute")
 
 
+def test_what_is_tried_in_the_pages_is_of_every_limit_there_is(quiet: Place, page: Any) -> None:
+    """Where there are several, tokens alone would be refused."""
+    page.goto(quiet.page("playground?identifier=tries&resource=gpt-4"))
+    page.get_by_role("button", name="Fire one").click()
+    text_of(page, "#verdict", "200 admitted")
+    page.goto(quiet.page("explain?scope=user&identifier=tries&resource=gpt-4"))
+    page.get_by_label("What if it asked for this many tokens now?").fill("119")
+    page.get_by_role("button", name="Would it pass?").click()
+    text_of(page, "#what-if", "It would be admitted: there are 119 tokens.")
+
+
 def test_every_refusal_over_the_wire_has_an_instance(quiet: Place) -> None:
-    quiet.limit("entities/user:linked/api.search", capacity=1, amount=0)
+    quiet.limit("entities/user:linked/api.search", capacity=1, amount=0, name="rpm")
     one = {"identifier": "linked", "resource": "api.search"}
     assert quiet.check("linked", "api.search") == 200
     link = "/ui/explain?namespace=default&scope=user&identifier=linked&resource=api.search"
@@ -179,7 +190,7 @@ def test_a_stolen_query_cannot_lead_elsewhere(quiet: Place) -> None:
 
 def test_an_entity_is_moved_switched_and_topped_up_in_the_page(quiet: Place, page: Any) -> None:
     quiet.ask("POST", f"{SPACE}/entities", {"id": "user:edited"})
-    quiet.limit("entities/user:edited/api.search", capacity=5, amount=0)
+    quiet.limit("entities/user:edited/api.search", capacity=5, amount=0, name="rpm")
     assert [quiet.check("edited", "api.search", tokens) for tokens in (5, 1)] == [200, 429]
     page.goto(quiet.page("entities?id=user:edited"))
     text_of(page, "#entity-title", "user:edited")

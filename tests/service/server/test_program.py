@@ -21,6 +21,7 @@ from headgate.core.runtime import run_program
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2
 from headgate.service.grpc.proto.headgate.v1.headgate_pb2_grpc import RateLimiterStub
 from headgate.service.http.asgi import Rest
+from headgate.service.http.openapi import document
 from headgate.service.program import Program
 from headgate.service.server.options import read_options
 from headgate.service.server.serve import set_up_logs, startup_message
@@ -80,6 +81,22 @@ def test_policies_do_not_move_the_store_to_memory(tmp_path: Path) -> None:
     file.write_text(policy(10, f"runtime: {{store: 'sqlite:///{tmp_path}/named.db'}}\n"))
     assert "named.db" in built(*options)[1]
     assert "memory://" in built(*options, "--store", "memory://")[1]
+
+
+def test_how_much_may_be_asked_at_once_is_an_option_and_in_the_document() -> None:
+    most = 9_007_199_254_740_991
+    for given, wanted in (((), 2_000_000), (("--amount-max", "5"), 5),
+                          (("--amount-max", str(most)), most)):  # fmt: skip
+        found, _ = built("--store", "memory://", *given)
+        assert found.service.settings.amount_max == wanted
+        schemas = document(found.service.settings.amount_max)["components"]["schemas"]
+        for name in ("Check", "Peek", "BatchItem", "Acquire", "Descriptor"):
+            fields = schemas[name]["properties"]
+            assert fields["tokens"]["maximum"] == wanted
+            assert fields["amounts"]["additionalProperties"]["maximum"] == wanted
+    for wrong in ("0", "-1", "x", str(most + 1), "9" * 40):
+        with pytest.raises(SystemExit):
+            built("--store", "memory://", "--amount-max", wrong)
 
 
 def test_a_request_under_way_is_finished() -> None:

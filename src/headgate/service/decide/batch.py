@@ -31,10 +31,11 @@ async def decide_each(
 ) -> list[ItemResult]:
     """One result per check, in their order; a problem of one is its result."""
     namespace, checks = request.namespace, request.requests
-    for place, check in enumerate(
-        checks
-    ):  # one that asks too much refuses them all, as bad ones do
-        check_amounts(service.settings.amount_max, check[3], check[8], f"requests[{place}].")
+    most = service.settings.amount_max
+    for place, (_, _, _, tokens, _, _, _, _, amounts) in enumerate(checks):
+        # One that asks for too much refuses them all, as any does that is badly formed.
+        if amounts is not None or (tokens is not None and tokens > most):
+            check_amounts(most, tokens, amounts, f"requests[{place}].")
     if True in [check[4] for check in checks]:  # a dry run sees what those before it took
         return [await _decide_one(service, check, whole) for check in checks]
     try:

@@ -131,6 +131,11 @@ class AskingBody(_Asking, kw_only=True):
 class PeekBody(AskingBody):
     namespace: Namespace | UnsetType = UNSET
 
+    @property
+    def dry_run(self) -> bool:
+        """What a check says with a field, a peek is."""
+        return True
+
 
 class BatchItemBody(AskingBody):
     dry_run: bool | UnsetType = UNSET

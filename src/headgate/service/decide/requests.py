@@ -153,7 +153,7 @@ def check_request(body: BatchItemBody | PeekBody, namespace: str | None = None) 
         identifier,
         resource,
         None if tokens is UNSET else tokens,
-        isinstance(body, PeekBody) or body.dry_run is True,
+        body.dry_run is True,
         NO_METADATA if metadata is UNSET else metadata,
         namespace,
         None if endpoint is UNSET else endpoint,
@@ -267,7 +267,9 @@ def check_amounts(
     """Raises where more is asked at once than the service takes."""
     if tokens is not None and tokens > most:
         raise invalid(f"{where}tokens", f"must be a whole number from 1 to {most}")
-    for name, amount in (amounts or {}).items():
+    if amounts is None:
+        return
+    for name, amount in amounts.items():
         if amount > most:
             raise invalid(f"{where}amounts.{name}", f"must be a whole number from 0 to {most}")
 

@@ -169,10 +169,7 @@ def startup_message(url: str, demo: Demo, folder: str) -> str:
     """What to open and what to try: a screen has room for 14 lines."""
     kept = "kept" if demo.data else "deleted at the end"
     traffic = f"{demo.rate} requests a second, seed {demo.seed}" if demo.traffic else "none"
-    asked = (
-        '{"scope": "api_key", "identifier": "intern", "resource": "gpt-4", '
-        '"amounts": {"rpm": 1, "tpm": 500}}'
-    )
+    asked = '{"entity": "api_key:intern", "resource": "gpt-4", "amounts": {"rpm": 1, "tpm": 500}}'
     why = "explain?entity=api_key:search-batch&resource=gpt-4"
     return "\n".join(
         [

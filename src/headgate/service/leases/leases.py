@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from headgate.core.errors import StoreTrouble, ValidationError
 from headgate.core.lease import LeaseAccount
-from headgate.core.plan import Tokens, names_of
+from headgate.core.plan import Tokens, counted_limits
 from headgate.core.runtime import Clock
 from headgate.service.decide.answers import LeaseResult, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
@@ -170,7 +170,9 @@ class Leases:
         own = book.demands[0]
         counts = self._counts_of(own.key.entity_id, own.key.resource)
         soft = {spec.name for spec in own.terms.specs if spec.soft}
-        return names_of(held, sum(name not in soft for name in held), Tokens(abs(tokens), counts))
+        return counted_limits(
+            held, sum(name not in soft for name in held), Tokens(abs(tokens), counts)
+        )
 
     async def _find(self, lease_id: str, namespace: str) -> WireLease:
         await self.sweep()

@@ -81,7 +81,10 @@ class Playground {
       ),
       h("div", { class: "row" }, once, ten, this.stream, practice),
     );
-    form.addEventListener("change", () => this.look().catch(() => {}));
+    form.addEventListener("change", () => {
+      this.limits = null;
+      this.look().catch(() => {});
+    });
     fill(
       box,
       title("Playground", "Real requests to this service, in the chosen namespace. They count."),
@@ -145,6 +148,7 @@ class Playground {
   }
 
   async fire() {
+    if (!this.limits) await this.look().catch(() => {});
     const request = {
       namespace: seat.namespace,
       scope: this.scope.value,
