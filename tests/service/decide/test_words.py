@@ -58,6 +58,8 @@ def test_every_code_has_its_problem() -> None:
         (errors.VersionMismatchError("it", 1, 2), Code.CONFLICT),
         (errors.LeaseExpiredError(), Code.CONFLICT),
         (errors.IncompatibleSchemaError(SECRET, 1, "upgrade"), Code.CONFIGURATION_ERROR),
+        (errors.ClockStoppedError(5, 1000), Code.CONFIGURATION_ERROR),
+        (errors.RateLimiterClosed(), Code.STORAGE_UNAVAILABLE),
         (errors.HeadgateError(SECRET), Code.INTERNAL),
     ],
 )

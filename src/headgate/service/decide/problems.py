@@ -166,10 +166,11 @@ def to_service_error(error: Exception) -> ServiceError:
             )
         case errors.LeaseExpiredError():
             return ServiceError(Code.CONFLICT, "the lease has ended, its consumption is final")
-        case errors.IncompatibleSchemaError():
-            return ServiceError(
-                Code.CONFIGURATION_ERROR, "the store holds a schema this service cannot use"
-            )
+        case errors.IncompatibleSchemaError() | errors.ClockStoppedError():
+            is_clock = isinstance(error, errors.ClockStoppedError)
+            schema = "the store holds a schema this service cannot use"
+            still = "the clock of this service stands still"
+            return ServiceError(Code.CONFIGURATION_ERROR, still if is_clock else schema)
     return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
 
 
