@@ -256,20 +256,20 @@ def owe(place: Place, who: str, tokens: int) -> None:
 
 def test_reset_asks_and_says_what_debt_it_forgives(place: Place, page: Any) -> None:
     place.ask("POST", f"{SPACE}/entities", {"id": "user:debtor"})
-    owe(place, "debtor", 25)
+    owe(place, "debtor", 123_456)
     page.goto(place.page("entities?id=user:debtor"))
     card = page.locator(".bucket").filter(has=page.locator(".gauge.owing"))
     card.get_by_role("button", name="Reset").click()
     text_of(page, "#confirm h2", "Reset lent of user:debtor?")
-    text_of(page, "#forgiven", "This forgives a debt of 25 tokens")
+    text_of(page, "#forgiven", "This forgives a debt of 123,456 tokens")
     page.keyboard.press("Escape")
     page.locator("#confirm").wait_for(state="detached")
     assert place.check("debtor", "lent") == 429, "not confirmed, nothing is done"
     owe_more = place.ask("GET", f"{SPACE}/buckets/user:debtor")["items"]
-    assert [one["tokens_remaining"] for one in owe_more] == [-25]
+    assert [one["tokens_remaining"] for one in owe_more] == [-123_456]
     card.get_by_role("button", name="Reset").click()
     page.get_by_role("button", name="Reset the bucket", exact=True).click()
-    text_of(page, "#say", "full again. A debt of 25 tokens is forgiven")
+    text_of(page, "#say", "full again. A debt of 123,456 tokens is forgiven")
     assert place.check("debtor", "lent") == 200
     page.reload()
     page.get_by_role("button", name="Reset the bucket of lent").click()

@@ -15,7 +15,7 @@ from headgate.service.decide.problems import Code, ServiceError, problem_body
 _AT_MS = 1_767_225_600_000
 _AT = "2026-01-01T00:00:00Z"
 _DECIDED = CheckResult(True, "user", "api.search", 1, 999, 1000, 0, _AT_MS)
-_REFUSED = CheckResult(
+_TOO_MUCH = CheckResult(
     False, "user", "api.search", 1, 0, 1000, 1500, _AT_MS, code=Code.RATE_LIMIT_EXCEEDED
 )
 _UNAVAILABLE = CheckResult(
@@ -146,7 +146,7 @@ _CODES = {
 def problem_example(status: str, *, decided: bool) -> dict[str, Any]:
     """The problem of this status; `decided`: as a decision answers it."""
     if decided:
-        return answers.check_body(_REFUSED if status == "429" else _UNAVAILABLE)
+        return answers.check_body(_TOO_MUCH if status == "429" else _UNAVAILABLE)
     return problem_body(ServiceError(_CODES[status]))
 
 

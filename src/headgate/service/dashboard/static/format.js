@@ -14,6 +14,8 @@ export const pace = (n) =>
 export const count = (n) =>
   (Math.abs(n) >= 100000 ? short.format(n) : plain.format(Math.round(n * 10) / 10)).replace("-", "−");
 
+export const exact = (n) => plain.format(n);
+
 const UNITS = [
   [86400, "day"],
   [3600, "hour"],

@@ -2,7 +2,7 @@
 
 import { ask, enc, get, may, query, seat, space } from "../api.js";
 import { confirmAction, field, fill, go, h, options, say, title, wide } from "../dom.js";
-import { count, identityOf, limitText, moment, sourceText } from "../format.js";
+import { exact, identityOf, limitText, moment, sourceText } from "../format.js";
 import { Gauge } from "../gauge.js";
 import { whatIf } from "../whatif.js";
 import { REQUESTED } from "./explain.js";
@@ -245,7 +245,7 @@ async function resetBucket({ entity_id, resource }) {
     return say(problem.message, "bad");
   }
   const owed = items.filter((one) => one.tokens_remaining < 0);
-  const debts = owed.map((one) => `${count(-one.tokens_remaining)} ${one.limit}`).join(" and ");
+  const debts = owed.map((one) => `${exact(-one.tokens_remaining)} ${one.limit}`).join(" and ");
   const told = [
     h("p", {}, "The bucket becomes full, as if it had never been used."),
     owed.length
