@@ -318,4 +318,10 @@ MUTANTS = [
           '            entry.where.split(":")[1],\n'
           "        )",
           "tests/cli/test_errors.py::test_a_command_whose_package_is_missing_says_what_to_install"),
+    fault("audit: the password of a store is in the event of a policy file", "_runtime_for_audit",
+          "redact_url(runtime.store)", "runtime.store",
+          "tests/service/http/test_policies.py::test_the_audit_shows_each_policy_before_and_after"),
+    fault("audit: a restart forgets what the policies were", "FileAuditor._note",
+          "before=before or last,", "before=before,",
+          "tests/service/http/test_policies.py::test_a_change_while_the_service_was_down_has_both_sides"),
 ]  # fmt: skip
