@@ -133,4 +133,11 @@ MUTANTS = [
     fault("redis: an undo without an answer is a plain refusal", "RedisStore._consume_apart",
           "        raise_trouble(outcomes, kept,", "        raise_trouble(outcomes, None,",
           "tests/stores/redis/test_store.py::test_an_undo_over_slots_without_an_answer_is_told"),
+    fault("redis: an event in the log does not know the version its change came to",
+          "catalog_commit.lua",
+          "local at_sign = string.find(part, '\\n@\\n', 1, true)", "local at_sign = nil",
+          "tests/stores/redis/test_contract.py::test_contract[the_audit_of_a_namespace_is_one_log-redis-blocking]"),
+    fault("redis: the log of an older namespace begins today", "RedisLedger._log",
+          "if not is_whole:", "if False:",
+          "tests/stores/redis/test_ledger.py::test_the_log_has_what_was_there_before_it"),
 ]  # fmt: skip

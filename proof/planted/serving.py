@@ -373,4 +373,10 @@ MUTANTS = [
     fault("policies: what counts tokens is not part of a rule", "_contents",
           "rule.shadow, rule.level, rule.counts,", "rule.shadow, rule.level,",
           "tests/service/policies/test_reading.py::test_limits_have_names_and_a_policy_says_which_of_them_tokens_are"),
+    fault("audit: the password of a store is in the event of a policy file", "_runtime_for_audit",
+          "redact_url(runtime.store)", "runtime.store",
+          "tests/service/http/test_policies.py::test_the_audit_shows_each_policy_before_and_after"),
+    fault("audit: a restart forgets what the policies were", "FileAuditor._note",
+          "before=before or last,", "before=before,",
+          "tests/service/http/test_policies.py::test_a_change_while_the_service_was_down_has_both_sides"),
 ]  # fmt: skip

@@ -341,6 +341,7 @@ def test_apps_and_readers_cannot_administer_and_admins_can(endpoint: str) -> Non
         assert repository.get_limits("org", resource="gpt-4")
         assert repository.list_entities()[0]
         assert repository.get_audit_events("key-1")
+        assert len(repository.get_audit_events()) > 1
         assert guarded.denied == []
     with home.opened(ADMIN) as (repository, guarded):
         for act in ADMINISTERING:

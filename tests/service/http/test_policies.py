@@ -199,7 +199,7 @@ async def test_every_change_is_in_the_audit_once(file: Path, tmp_path: Path) -> 
     assert events[0].details["after"]["resources"] == ["api.search"]
     for event, capacities in zip(events, ((20, 30), (10, 20)), strict=False):
         [before], [after] = (event.details[side]["policies"].values() for side in SIDES)
-        assert (before["capacity"], after["capacity"]) == capacities, "also over a restart"
+        assert (before["capacity"], after["capacity"]) == capacities
 
 
 async def test_the_audit_shows_each_policy_before_and_after(file: Path) -> None:
@@ -232,6 +232,21 @@ runtime:
     assert gone["before"]["runtime"]["fail_open"] is True
     assert gone["before"]["runtime"]["store"].endswith("@db:6379/0?sentinel_password=…")
     assert gone["after"]["runtime"] == {"fail_open": None, "circuit_breaker": None, "store": None}
+
+
+async def test_a_change_while_the_service_was_down_has_both_sides(
+    file: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/limits.db"
+    for capacity in (10, 40):
+        file.write_text(policy(capacity))
+        setting = Setting(file, store=store)
+        await setting.program.start()
+        await setting.later()
+        events = await setting.program.service.repository.get_audit_events("$POLICIES", 10)
+        await setting.program.close()
+    [before], [after] = (events[0].details[side]["policies"].values() for side in SIDES)
+    assert (before["capacity"], after["capacity"]) == (10, 40)
 
 
 def test_of_very_many_policies_the_changed_ones_are_shown(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_an_audit_event_s_item() -> None:
     item = event_as_item(NS, event, 5000, 400 * DAY_S * 1000)
     assert item == {
         "PK": s(f"{NS}/AUDIT#a"), "SK": s("#AUDIT#0000000001000-00-aa"),
-        "GSI4PK": s(NS), "GSI4SK": s(f"{NS}/AUDIT#a"),
+        "GSI4PK": s(NS), "GSI4SK": s(f"{NS}/EVENT#0000000001000-00-aa"),
         "event_id": s("0000000001000-00-aa"), "timestamp": s("t"), "action": s("did"),
         "entity_id": s("a"), "principal": {"B": "bWXtoIA="}, "details": s('{"k":1}'),
         "ttl": n(5 + 400 * DAY_S),
@@ -267,6 +267,8 @@ def test_keys_are_as_documented() -> None:
     assert schema.VERSION == "#VERSION"
     assert (schema.sk_config(), schema.sk_config("gpt-4")) == ("#CONFIG", "#CONFIG#gpt-4")
     assert schema.sk_audit("1-2") == "#AUDIT#1-2"
+    assert schema.parse_audit_sk("#AUDIT#1-2") == "1-2"
+    assert schema.gsi4_sk_audit(ns, "1-2") == "abcdefghijk/EVENT#1-2"
     assert schema.sk_namespace("team") == "#NAMESPACE#team"
     assert schema.sk_nsid(ns) == "#NSID#abcdefghijk"
     usage = schema.sk_usage("gpt-4", "hourly", "2024-01-01T14:00:00Z")
