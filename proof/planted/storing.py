@@ -192,6 +192,12 @@ MUTANTS = [
     fault("sqlite: a file that may not be written is an outage", "translate",
           "if code in _DENIED or (", "if (",
           "tests/stores/sqlite/test_errors.py::test_every_error_of_the_engine_becomes_ours"),
+    fault("import: children come before their parents", "_Importer.write_entities",
+          "for entity_id in parents_first(parents):", "for entity_id in sorted(parents):",
+          "tests/cli/test_moving.py::test_an_import_cut_short_is_finished_by_the_same_command"),
+    fault("import: an outage rule alone makes no difference", "_Importer.level",
+          'names = ("limits", "on_unavailable", "mode")', 'names = ("limits", "mode")',
+          "tests/cli/test_moving.py::test_a_level_is_another_one_where_only_its_outage_rule_is"),
     fault("catalog: an entity is made twice", "RecordsCatalog.create_entity",
           "        if seen.entity(entity.id) is not None:\n"
           "            raise EntityExistsError(entity.id)\n",

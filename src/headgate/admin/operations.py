@@ -45,13 +45,10 @@ class EntityAdmin(AdminBase):
         principal: str | None = None,
     ) -> Entity:
         """A new entity; EntityExistsError where the id is taken."""
-        entity = Entity(
-            parse_entity_id(entity_id),
-            _parse_title(name),
-            None if parent_id is None else parse_entity_id(parent_id),
-            _parse_flag("cascade", cascade),
-            _parse_metadata(metadata),
-        )
+        entity = parse_entity(entity_id, name, parent_id, cascade, metadata)
+        return await self._create_entity(entity, principal)
+
+    async def _create_entity(self, entity: Entity, principal: str | None) -> Entity:
         namespace = await self.configs.namespace_id()
         made = await self.backend.catalog.create_entity(namespace, entity, principal, self.clock())
         self.configs.invalidate()
@@ -85,7 +82,7 @@ class EntityAdmin(AdminBase):
 
     async def get_children(self, parent_id: str) -> list[Entity]:
         """The entities whose parent this is."""
-        parse_entity_id(parent_id)
+        parse_entity_id(parent_id, "parent_id")
         namespace = await self.configs.namespace_id()
 
         async def fetch(cursor: str | None) -> tuple[Sequence[Entity], str | None]:
@@ -106,7 +103,7 @@ class EntityAdmin(AdminBase):
     ) -> Entity:
         """Moves the entity below another one, or with None out of its tree; circles are refused."""
         changes: dict[str, Any] = {
-            "parent_id": None if parent_id is None else parse_entity_id(parent_id)
+            "parent_id": None if parent_id is None else parse_entity_id(parent_id, "parent_id")
         }
         if cascade is not None:
             changes["cascade"] = _parse_flag("cascade", cascade)
@@ -269,6 +266,19 @@ class LimitAdmin(AdminBase):
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
         self.configs.invalidate()
+
+
+def parse_entity(
+    entity_id: object, name: object, parent_id: object, cascade: object, metadata: object
+) -> Entity:
+    """A new entity of what a caller says about it, every part of it checked."""
+    return Entity(
+        parse_entity_id(entity_id),
+        _parse_title(name),
+        None if parent_id is None else parse_entity_id(parent_id, "parent_id"),
+        _parse_flag("cascade", cascade),
+        _parse_metadata(metadata),
+    )
 
 
 def _parse_title(name: object) -> str | None:

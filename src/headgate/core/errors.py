@@ -184,10 +184,13 @@ class LeaseExpiredError(HeadgateError):
 class EntityNotFoundError(HeadgateError):
     """There is no such entity in this namespace."""
 
-    def __init__(self, entity_id: str) -> None:
+    def __init__(self, entity_id: str, field: str | None = None) -> None:
+        """`field` is what named the entity, where that is not the one the call is about."""
         self.entity_id = entity_id
+        self.field = field
+        where = "" if field is None else f"{field}={entity_id!r}: "
         super().__init__(
-            f"entity {entity_id!r} does not exist in this namespace; create_entity makes it"
+            f"{where}entity {entity_id!r} does not exist in this namespace; create_entity makes it"
         )
 
 

@@ -278,12 +278,26 @@ def check_parent(entity_id: str, parent_id: str | None, get: GetEntity) -> None:
         entity = get(ancestor)
         if entity is None:
             if depth == 0:
-                raise EntityNotFoundError(ancestor)
+                raise EntityNotFoundError(ancestor, "parent_id")
             return
         ancestor = entity.parent_id
     raise ValidationError(
         "parent_id", parent_id, f"has {LINEAGE_MAX} generations above it; attach it higher up"
     )
+
+
+def parents_first(parents: Mapping[str, str | None]) -> list[str]:
+    """These entities, each after its parent where that is one of them; a ring stays as it is."""
+    found: dict[str, None] = {}
+    for entity_id in parents:
+        line: list[str] = []
+        wanted: str | None = entity_id
+        while wanted in parents and wanted not in found and wanted not in line:
+            assert wanted is not None
+            line.append(wanted)
+            wanted = parents[wanted]
+        found.update(dict.fromkeys(reversed(line)))
+    return list(found)
 
 
 def change_entity(entity: Entity, changes: dict[str, Any], expected: int | None) -> Entity:

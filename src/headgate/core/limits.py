@@ -42,9 +42,10 @@ class NameRule(NamedTuple):
     error: type[ValidationError]
     rule: str
 
-    def parse(self, text: object) -> str:
-        """The text, if it is such a name."""
+    def parse(self, text: object, named: str | None = None) -> str:
+        """The text, if it is such a name; `named` is what the caller calls it, if not the field."""
         field, pattern, length_max, error, rule = self
+        field = named or field
         if not isinstance(text, str):
             raise error(field, text, f"must be a str, not {type(text).__name__}")
         if not text:

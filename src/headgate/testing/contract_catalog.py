@@ -40,6 +40,10 @@ async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
     assert dict(made.metadata) == {"tier": "gold", "n": [1, {"deep": None}]}
     assert await _catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
     assert await catalog.get_entity(ns, "nobody") is None
+    child = Entity("child", None, "org", True, {}, Mode.DISABLED)
+    assert await catalog.create_entity(ns, child, None, 7) == await catalog.get_entity(ns, "child")
+    seen = (await catalog.lookup(ns, "child", "r")).lineage
+    assert [one.entity.mode for one in seen if one.entity] == [Mode.DISABLED, Mode.NORMAL]
 
 
 async def parents_must_exist_and_never_form_a_ring(arena: Arena) -> None:

@@ -214,7 +214,7 @@ def _permit_parent(call: RouteCall, parent_id: str | None) -> None:
     """Whoever may act for some entities cannot have others pay for them: a foreign parent looks as
     if it were not there."""
     if parent_id is not None and not _reaches(call, ADMIN, parent_id):
-        raise EntityNotFoundError(parent_id)
+        raise EntityNotFoundError(parent_id, "parent_id")
 
 
 async def _switch(call: RouteCall, mode: calls.ModeName, whom: Mapping[str, str]) -> None:
