@@ -8,8 +8,9 @@ because plans are cached by the identity of a rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from headgate.core.bucket import MILLI
@@ -33,6 +34,9 @@ IDENTIFIER_KEYS = {"user": "user_id", "ip": "ip_address", "api_key": "api_key"}
 EXACT, SCOPE, GLOBAL = "exact", "scope", "global"
 
 
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
 class Rule:
     """The limits of one policy, told apart by identity.
 
@@ -40,10 +44,16 @@ class Rule:
     "global". A shadow rule decides and records but never refuses.
     """
 
-    __slots__ = ("defaults", "level", "limits", "name", "shadow")
+    __slots__ = ("defaults", "labels", "level", "limits", "name", "shadow")
 
     def __init__(
-        self, name: str, limits: Sequence[Limit], *, shadow: bool = False, level: str = EXACT
+        self,
+        name: str,
+        limits: Sequence[Limit],
+        *,
+        shadow: bool = False,
+        level: str = EXACT,
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
         if level not in (EXACT, SCOPE, GLOBAL):
             raise ValidationError("level", level, f"must be {EXACT!r}, {SCOPE!r} or {GLOBAL!r}")
@@ -52,14 +62,18 @@ class Rule:
         self.limits = tuple(replace(one, soft=True) for one in parsed) if shadow else parsed
         self.shadow = shadow
         self.level = level
+        self.labels = labels
         self.defaults = Defaults(self.limits, whole=True)
 
     def __repr__(self) -> str:
         return f"Rule({self.name!r}, {[str(limit) for limit in self.limits]}, level={self.level!r})"
 
     def label(self, limit_name: str) -> str:
-        """What the limit is called in headers and answers: the policy's name, and the limit's too
-        where the policy has several."""
+        """What the limit is called in headers and answers: the name of the policy it came from,
+        whoever else joins. Without policies the rule's name, and the limit's too of several."""
+        said = self.labels.get(limit_name)
+        if said is not None:
+            return said
         return self.name if len(self.limits) == 1 else f"{self.name}.{limit_name}"
 
 

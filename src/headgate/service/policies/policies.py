@@ -228,13 +228,19 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             tuple(policy.limit for policy in group),
             shadow=all(policy.shadow for policy in group),
             level=EXACT if place[1] is not None else SCOPE,
+            labels={policy.limit.name: policy.label for policy in group},
         )
         for place, group in together.items()
     }
 
 
 def _contents(rule: Rule | None) -> tuple[Any, ...]:
-    return () if rule is None else (rule.name, rule.limits, rule.shadow, rule.level)
+    return () if rule is None else _known_by(rule)
+
+
+def _known_by(rule: Rule) -> tuple[Any, ...]:
+    labels = tuple(rule.label(limit.name) for limit in rule.limits)
+    return rule.name, rule.limits, rule.shadow, rule.level, labels
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -242,6 +248,7 @@ def _limit_as_json(limit: Limit) -> dict[str, Any]:
         "capacity": limit.capacity,
         "refill_amount": limit.refill_amount,
         "refill_period_seconds": limit.refill_period_seconds,
+        "limit": str(limit),
         "shadow": limit.soft,
     }
 
