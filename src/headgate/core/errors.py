@@ -49,8 +49,12 @@ class RateLimitExceeded(HeadgateError):
     Many are caught and never read, so what it says is made when somebody does.
     """
 
-    def __init__(self, statuses: Sequence[LimitStatus]) -> None:
+    asked_by: str | None = None
+
+    def __init__(self, statuses: Sequence[LimitStatus], asked_by: str | None = None) -> None:
+        """`asked_by` is the entity that asked, where all others are its parents."""
         self.statuses = list(statuses)
+        self.asked_by = asked_by
         super().__init__()
 
     @property
@@ -67,6 +71,11 @@ class RateLimitExceeded(HeadgateError):
     def primary_violation(self) -> LimitStatus:
         """The limit that takes longest to allow the demand."""
         return max(self.violations, key=lambda status: status.retry_after_seconds)
+
+    @property
+    def nearest(self) -> LimitStatus | None:
+        """The same, as check and lease call it; None where no limit is named that refused."""
+        return self.primary_violation if self.violations else None
 
     @property
     def retry_after_ms(self) -> int | None:
@@ -86,12 +95,13 @@ class RateLimitExceeded(HeadgateError):
 
     def as_dict(self) -> dict[str, Any]:
         """The refusal as plain data: the body of a 429."""
-        wait_ms = self.retry_after_ms
+        wait_ms, nearest = self.retry_after_ms, self.nearest
         return {
             "error": "rate_limit_exceeded",
             "message": str(self),
             "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
             "retry_after_ms": wait_ms,
+            "nearest": None if nearest is None else nearest.as_dict(),
             "limits": [status.as_dict() for status in self.statuses],
         }
 
@@ -108,8 +118,11 @@ class RateLimitExceeded(HeadgateError):
             if wait_ms is None
             else f"retry after {wait_ms / 1000:g} s"
         )
+        whose = worst.entity_id
+        if self.asked_by not in (None, whose):
+            whose = f"{self.asked_by}'s parent {whose}"
         return (
-            f"{worst.entity_id} on {worst.resource}: {worst.limit_name} has {worst.available} of "
+            f"{whose} on {worst.resource}: {worst.limit_name} has {worst.available} of "
             f"{worst.limit.capacity}, {worst.requested} asked; {advice}"
         )
 

@@ -381,8 +381,8 @@ def test_all_errors_at_once_in_the_order_of_the_file() -> None:
         "p.yaml:5:5: aliases (*name) are not allowed; write the value out",
         "p.yaml:6:28: timeout_seconds is more than max_timeout_seconds",
         "p.yaml:6:62: runtime.fail_open is 'maybe'; write true or false",
-        "p.yaml:6:69: runtime has no key 'color'; there are: fail_open, circuit_breaker, store, redis, "
-        "default_limit",
+        "p.yaml:6:69: runtime has no key 'color'; there are: fail_open, circuit_breaker, store, "
+        "redis, default_limit",
         "p.yaml:6:76: tags ('!red') are not allowed; write the plain value",
         "p.yaml:7:1: the file has no key 'runtim'; did you mean 'runtime'?",
     ]
