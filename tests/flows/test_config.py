@@ -118,6 +118,24 @@ async def test_cascade_takes_from_every_generation_or_none(world: World) -> None
     assert await limiter.available("team", "api") == {"rpm": 2}
 
 
+async def test_an_entity_that_was_never_registered_can_be_deleted(world: World) -> None:
+    """It may have limits, buckets, or both; where there is nothing of it, that is an error."""
+    limiter = world.limiter()
+    await limiter.set_resource_defaults("api", [Limit.per_minute("rpm", 5)])
+    await limiter.set_limits("limits", [Limit.per_minute("rpm", 3)], resource="api")
+    await limiter.set_limits("both", [Limit.per_minute("rpm", 3)], resource="api")
+    for entity_id in ("both", "bucket"):
+        await spend(limiter, entity_id, "api", rpm=2)
+    for entity_id in ("limits", "both", "bucket"):
+        await limiter.delete_entity(entity_id, principal="ada")
+        assert await limiter.available(entity_id, "api") == {"rpm": 5}
+        assert await limiter.get_buckets(entity_id) == []
+        event = (await limiter.get_audit_events(entity_id))[0]
+        assert (event.action, event.principal) == ("entity_deleted", "ada")
+        with pytest.raises(EntityNotFoundError):
+            await limiter.delete_entity(entity_id)
+
+
 async def test_everybody_is_told_whose_limit_is_the_nearest(world: World) -> None:
     """A parent without limits of its own has the resource's default, which caps a higher child."""
     limiter = world.limiter()

@@ -17,7 +17,8 @@ from headgate.admin.reports import (
     pages,
     parse_page,
 )
-from headgate.core.errors import ValidationError
+from headgate.core.errors import EntityNotFoundError, ValidationError
+from headgate.core.history import audit_event
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
@@ -60,13 +61,27 @@ class EntityAdmin(AdminBase):
         return await self.backend.catalog.get_entity(await self.configs.namespace_id(), entity_id)
 
     async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
-        """The entity, its limits and its buckets are gone; history stays."""
+        """The entity, its limits and its buckets are gone; history stays. It need not have been
+        registered: EntityNotFoundError where there is nothing of it."""
         parse_entity_id(entity_id)
         namespace = await self.configs.namespace_id()
-        await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
+        missing: EntityNotFoundError | None = None
+        try:
+            await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
+        except EntityNotFoundError as error:
+            missing = error
+        buckets = 0
         async for keys in bucket_keys(self, entity_id, None):
             await self.backend.store.forget(keys)
+            buckets += len(keys)
         self.configs.invalidate()
+        if missing is None:
+            return
+        if not buckets:
+            raise missing
+        event = audit_event(self.clock(), "entity_deleted", entity_id, principal,
+                            before=None, after=None)  # fmt: skip
+        await self.backend.ledger.append(namespace, event)
 
     async def list_entities(
         self, limit: int = 100, cursor: str | None = None

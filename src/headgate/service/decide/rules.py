@@ -151,13 +151,15 @@ class LimitConstants:
     `wording` belongs to the wire that tells it: what it has written once.
     """
 
-    __slots__ = ("amount_milli", "capacity", "capacity_milli", "name", "period_ms", "terms",
-                 "window_s", "wording")  # fmt: skip
+    __slots__ = ("amount_milli", "capacity", "capacity_milli", "is_stored", "name", "period_ms",
+                 "terms", "window_s", "wording")  # fmt: skip
 
     def __init__(self, terms: Terms, name: str) -> None:
         spec = terms.specs[0]
         self.terms = terms
         self.name = name
+        # whether somebody stored it under the resource's name
+        self.is_stored = terms.sources[0] in ("entity", "resource")
         self.capacity_milli, self.amount_milli, self.period_ms = spec.rate
         self.capacity = self.capacity_milli // MILLI
         window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)

@@ -107,6 +107,11 @@ class MemoryLedger:
             self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
         return gone
 
+    def clear(self) -> None:
+        with self._lock:
+            self._usage.clear()
+            self._audit.clear()
+
     def drop_namespace(self, namespace: str) -> int:
         with self._lock:
             rows = [row for row in self._usage if row[2] == namespace]
