@@ -82,6 +82,24 @@ def test_a_store_that_is_away(run: Any) -> None:
     assert answer.document["error"]["exit_code"] == 4
 
 
+def test_the_nearest_limit_may_be_a_parents(run: Any, well: Any) -> None:
+    well("entity", "set-limits", "key-1", "rpm:500/min", "-r", "gpt-4")
+    assert well("check", "key-1", "gpt-4", "rpm=1")["nearest"]["entity_id"] == "acme"
+    assert "nearest: rpm of acme, 60 of 60 left" in run("check", "key-1", "gpt-4", "rpm=1").out
+    assert (
+        "nearest: rpm of acme, 0 of 60 left"
+        in run("check", "key-1", "gpt-4", "rpm=60", "--take").out
+    )
+    refused = run("check", "key-1", "gpt-4", "rpm=1", "--take", "--json")
+    assert refused.document["nearest"]["entity_id"] == "acme"
+    found = well("explain", "key-1", "gpt-4")
+    assert found["nearest"][0] == {
+        "limit_name": "rpm", "entity_id": "acme", "source": "resource gpt-4",
+    }  # fmt: skip
+    assert found["warnings"][0].startswith("acme has rpm: 60/60s by default")
+    assert "warning: acme has" in run("explain", "key-1", "gpt-4").out
+
+
 def test_explain_shows_the_ladder(run: Any, well: Any) -> None:
     found = well("explain", "key-1", "gpt-4")
     assert [(one["limit"]["name"], one["level"]) for one in found["limits"]] == [

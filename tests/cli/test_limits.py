@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.cli.commands.limits import FILE_BYTES_MAX, decode
 from headgate.core.levels import Level
+from headgate.core.limits import Limit
 from headgate.declare.apply import Declaration, compute_changes
 from headgate.declare.yaml_fields import Findings
 from tests.declare.kit import plan_and_apply
@@ -40,6 +41,49 @@ def file(tmp_path: Path) -> Path:
     found = tmp_path / "limits.yaml"
     found.write_text(FILE)
     return found
+
+
+ONE = Limit.per_minute("rpm", 100, 150, soft=True)
+SHAPES = (
+    "[rpm:100/minute burst 150 soft]",
+    "['rpm:100/min:150:soft']",
+    "{rpm: 100/minute burst 150 soft}",
+    "{rpm: {capacity: 150, refill_amount: 100, refill_period_seconds: 60, soft: true}}",
+    "[{name: rpm, capacity: 150, refill_amount: 100, refill_period_seconds: 60, soft: true}]",
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_list_of_limits_has_one_shape_at_every_level(shape: str) -> None:
+    for text, level in (
+        ("system: {limits: %s}", Level()),
+        ("resources: {api: %s}", Level(None, "api")),
+        ("resources: {api: {limits: %s}}", Level(None, "api")),
+        ("entities: {key-1: {limits: {api: %s}}}", Level("key-1", "api")),
+        ("entities: {key-1: {limits: {_default_: {limits: %s}}}}", Level("key-1", "_default_")),
+        ("system: %s", Level()),
+        ("entities: {key-1: {limits: %s}}", Level("key-1", "_default_")),
+    ):
+        if not shape.startswith("[") and text in ("system: %s", "entities: {key-1: {limits: %s}}"):
+            continue  # a mapping there has keys of its own
+        findings = Findings("limits.yaml")
+        found = decode((text % shape).encode(), findings)
+        assert (findings.faults, found.levels[level].limits) == ([], (ONE,)), text
+
+
+def test_a_limit_may_be_called_limits() -> None:
+    for limit in ("5/s", "{capacity: 5, refill_amount: 5, refill_period_seconds: 1}"):
+        text = f"resources: {{api: {{limits: {limit}}}}}"
+        found = decode(text.encode(), Findings("limits.yaml"))
+        assert found.levels[Level(None, "api")].limits == (Limit.per_second("limits", 5),)
+
+
+def test_soft_limits_are_written_and_shown_in_words(run: Any, well: Any) -> None:
+    well("resource", "set-defaults", "gpt-4", "100/minute burst 150 soft", "rpm:5/s")
+    assert well("explain", "key-1", "gpt-4")["limits"][0]["limit"]["soft"] is True
+    lines = run("explain", "key-1", "gpt-4").out.splitlines()
+    assert lines[1].strip() == "per_minute: 100/60s burst 150 soft  <- resource gpt-4"
+    assert lines[2].strip() == "rpm: 5/1s  <- resource gpt-4"
 
 
 def test_plan_changes_nothing_and_apply_does_what_it_said(run: Any, well: Any, file: Path) -> None:
@@ -125,7 +169,11 @@ FAULTS = [
     ("entities:\n  a: {parnet: b}\n", "2:7", "no key 'parnet'"),
     ("entities: {a: {cascade: yes}}\n", "1:25", "true or false"),
     ("entities: {a: {name: ''}}\n", "1:22", "1 to 256"),
-    ("entities: {a: {limits: [rpm:1/s]}}\n", "1:24", "mapping"),
+    ("entities: {a: {limits: 5}}\n", "1:24", "mapping"),
+    ("system: [{name: rpm, capacity: 1}]\n", "1:10", "needs the key 'refill_amount'"),
+    ("system: [{capacity: 1, refill_amount: 1, refill_period_seconds: 1}]\n", "1:10", "'name'"),
+    ("resources: {gpt-4: {limits: [lots]}}\n", "1:30", "is not a limit"),
+    ("resources: {gpt-4: [rpm:5/s hard]}\n", "1:21", "100/minute burst 150 soft"),
     (
         "entities: {a: {limits: {b: {rpm: {capacity: 1}}}}}\n",
         "1:34",

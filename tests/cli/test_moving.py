@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import Limit, SyncRateLimiter, SyncRepository
+from headgate import HeadgateError, Limit, OnUnavailable, SyncRateLimiter, SyncRepository
 from headgate.admin.export import LineError, export_lines, read_lines
 from headgate.admin.import_ import AlreadyStored, Existing, import_lines
 from headgate.core.runtime import run as run_flow
@@ -154,6 +154,10 @@ LEVEL = {
 BAD_VALUES: list[tuple[dict[str, Any], str, list[Any]]] = [
     (ENTITY, "id", ["a#b", 5]),
     (ENTITY, "mode", ["asleep"]),
+    (ENTITY, "parent_id", ["a#b", "a\n", 5]),
+    (ENTITY, "name", ["", 5]),
+    (ENTITY, "cascade", [1, None]),
+    (ENTITY, "metadata", [[], "x", None, {"k": "x" * 5000}]),
     (LEVEL, "resource", ["9", "_default_"]),
     (LEVEL, "limits", [[{"name": "rpm"}], "rpm:1/s", [Limit.per_minute("rpm", 1).to_dict()] * 2]),
     (LEVEL, "on_unavailable", ["maybe"]),
@@ -253,14 +257,125 @@ def test_usage_is_left_out_where_a_store_takes_none(
     assert tally.skipped["usage"] == 1
 
 
-def test_an_import_cut_short_goes_on(repositories: tuple[SyncRepository, SyncRepository]) -> None:
+class Cut(Exception):
+    """The process ends here."""
+
+
+def _cut_after(writes: int, repository: SyncRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store takes that many more writes, and then none."""
+    records = repository.core.backend.catalog.records
+    commit, left = type(records).commit, iter(range(writes))
+
+    async def commit_or_end(self: Any, *args: Any) -> int:
+        if next(left, None) is None:
+            raise Cut
+        return await commit(self, *args)
+
+    monkeypatch.setattr(type(records), "commit", commit_or_end)
+
+
+@pytest.fixture
+def family(repositories: tuple[SyncRepository, SyncRepository]) -> list[bytes]:
+    """An export whose children sort before their parents, with every switch in use."""
+    one, _ = repositories
+    one.create_entity("zeta", "Zeta", metadata={"plan": "gold"})
+    one.create_entity("middle", parent_id="zeta", cascade=True)
+    one.create_entity("alpha", parent_id="middle", cascade=True)
+    one.disable("alpha")
+    one.bypass("zeta")
+    one.set_limits("alpha", [Limit.per_minute("rpm", 5)])
+    one.set_resource_defaults("gpt-4", [Limit.per_minute("rpm", 6)])
+    one.disable(resource="gpt-4")
+    one.set_system_defaults([Limit.per_minute("rpm", 7)], OnUnavailable.ALLOW)
+    return _lines(one)
+
+
+@pytest.mark.parametrize("existing", Existing)
+@pytest.mark.parametrize("writes", range(6))
+def test_an_import_cut_short_is_finished_by_the_same_command(
+    repositories: tuple[SyncRepository, SyncRepository],
+    family: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    existing: Existing,
+    writes: int,
+) -> None:
+    """Wherever it ends: what is there is there as a whole, so nothing counts as another one."""
+    _, other = repositories
+    moved = list(read_lines(family))
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        _cut_after(writes, other, patch)
+        run_flow(import_lines(other.core, moved, existing=existing))
+    disabled = other.get_entity("alpha")
+    assert disabled is None or (disabled.mode.value, disabled.parent_id) == ("disabled", "middle")
+    run_flow(import_lines(other.core, moved, existing=existing))
+    assert _lines(other)[1:] == family[1:]
+
+
+def test_a_level_is_another_one_where_only_its_outage_rule_is(
+    repositories: tuple[SyncRepository, SyncRepository], family: list[bytes]
+) -> None:
+    _, other = repositories
+    other.set_system_defaults([Limit.per_minute("rpm", 7)], OnUnavailable.BLOCK)
+    moved = list(read_lines(family))
+    with pytest.raises(AlreadyStored, match="SYSTEM"):
+        run_flow(import_lines(other.core, moved))
+    run_flow(import_lines(other.core, moved, existing=Existing.SKIP))
+    assert other.get_system_defaults()[1] is OnUnavailable.BLOCK
+    run_flow(import_lines(other.core, moved, existing=Existing.REPLACE))
+    assert other.get_system_defaults()[1] is OnUnavailable.ALLOW
+
+
+def test_replace_takes_an_outage_rule_away(
+    repositories: tuple[SyncRepository, SyncRepository],
+) -> None:
     one, other = repositories
-    one.create_entity("z")
-    one.create_entity("a", parent_id="z", cascade=True)
-    lines = _lines(one)
-    moved = list(read_lines(lines))
-    run_flow(other.core.create_entity("a"))  # as a run leaves it that was cut before the end
-    with pytest.raises(AlreadyStored):
+    limits = [Limit.per_minute("rpm", 7)]
+    one.set_system_defaults(limits)
+    other.set_system_defaults(limits, OnUnavailable.ALLOW)
+    run_flow(import_lines(other.core, read_lines(_lines(one)), existing=Existing.REPLACE))
+    assert other.get_system_defaults() == (limits, None)
+
+
+def test_replace_turns_a_family_around(
+    repositories: tuple[SyncRepository, SyncRepository], family: list[bytes]
+) -> None:
+    """What is a parent here is a child there; on the way nothing forms a ring."""
+    _, other = repositories
+    other.create_entity("alpha")
+    other.create_entity("middle", parent_id="alpha", cascade=True)
+    other.create_entity("zeta", parent_id="middle", cascade=True)
+    run_flow(import_lines(other.core, read_lines(family), existing=Existing.REPLACE))
+    assert _lines(other)[1:] == family[1:]
+
+
+def test_what_an_older_headgate_left_half_done_is_finished_by_replace(
+    repositories: tuple[SyncRepository, SyncRepository], family: list[bytes]
+) -> None:
+    _, other = repositories
+    other.create_entity("alpha")
+    moved = list(read_lines(family))
+    with pytest.raises(AlreadyStored, match="--existing replace makes it"):
         run_flow(import_lines(other.core, moved))
     run_flow(import_lines(other.core, moved, existing=Existing.REPLACE))
-    assert _lines(other)[1:] == lines[1:]
+    assert _lines(other)[1:] == family[1:]
+
+
+@pytest.mark.parametrize(
+    ("parents", "why"),
+    [
+        ({"a": "b", "b": "a"}, "descends from a"),
+        ({f"e{n}": f"e{n + 1}" for n in range(9)}, "generations above it"),
+        ({"a": "nobody"}, "parent_id='nobody'"),
+    ],
+)
+def test_parents_that_cannot_be_are_told_before_anything_is_written(
+    repositories: tuple[SyncRepository, SyncRepository], parents: dict[str, str], why: str
+) -> None:
+    _, other = repositories
+    names = sorted({*parents, *parents.values()} - {"nobody"})
+    lines = [{**ENTITY, "id": name, "parent_id": parents.get(name)} for name in names]
+    end = END.replace('"entity": 0', f'"entity": {len(lines)}')
+    text = [HEAD, *map(json.dumps, lines), end]
+    with pytest.raises(HeadgateError, match=why):
+        run_flow(import_lines(other.core, read_lines([line.encode() for line in text])))
+    assert other.list_entities() == ([], None)

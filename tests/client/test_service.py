@@ -29,11 +29,11 @@ rate_limits:
   - {name: search, scope: user, resource: api.search, capacity: 10, refill_rate: 1}
   - {name: address, scope: ip, resource: api.search, capacity: 5, refill_rate: 1}
   - {name: once, scope: user, resource: api.once, capacity: 2, refill_rate: 0}
-  - {name: requests, scope: user, resource: chat, limit: rpm, capacity: 3, refill_rate: 3/60}
-  - {name: tokens_a_minute, scope: user, resource: chat, limit: tpm, capacity: 1000000,
+  - {name: requests, scope: user, resource: chat, limit_name: rpm, capacity: 3, refill_rate: 3/60}
+  - {name: tokens_a_minute, scope: user, resource: chat, limit_name: tpm, capacity: 1000000,
      refill_rate: 0}
-  - {name: counted, scope: user, resource: counted, limit: rpm, capacity: 3, refill_rate: 0}
-  - {name: these, scope: user, resource: counted, limit: tpm, capacity: 50, refill_rate: 0,
+  - {name: counted, scope: user, resource: counted, limit_name: rpm, capacity: 3, refill_rate: 0}
+  - {name: these, scope: user, resource: counted, limit_name: tpm, capacity: 50, refill_rate: 0,
      counts_tokens: true}
 token_costs:
   - {endpoint: /predict, tokens: 4}

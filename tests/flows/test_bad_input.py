@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headgate import (
+    EntityNotFoundError,
     HeadgateError,
     InvalidIdentifierError,
     InvalidNameError,
@@ -78,6 +79,35 @@ def test_names(name: Any) -> None:
     with pytest.raises(InvalidIdentifierError):
         Repository("memory://", namespace=name)
     assert store.calls == []
+
+
+@pytest.mark.parametrize("name", [name for name in BAD_NAMES if name is not None], ids=repr)
+def test_a_bad_parent_is_named_as_such(name: Any) -> None:
+    with SyncRepository("memory://") as repository:
+        repository.create_entity("ok")
+        for call in (
+            lambda: repository.create_entity("new", parent_id=name),
+            lambda: repository.set_parent("ok", name),
+            lambda: repository.get_children(name),
+        ):
+            with pytest.raises(ValidationError) as caught:
+                call()
+            assert caught.value.field == "parent_id"
+
+
+def test_a_missing_parent_is_named_as_such() -> None:
+    with SyncRepository("memory://") as repository:
+        repository.create_entity("ok")
+        for call in (
+            lambda: repository.create_entity("new", parent_id="nobody"),
+            lambda: repository.set_parent("ok", "nobody"),
+        ):
+            with pytest.raises(EntityNotFoundError, match="parent_id='nobody'") as caught:
+                call()
+            assert (caught.value.entity_id, caught.value.field) == ("nobody", "parent_id")
+        with pytest.raises(EntityNotFoundError) as caught:
+            repository.set_parent("nobody", "ok")
+        assert caught.value.field is None
 
 
 def test_unhashable_names_are_validation_errors_too() -> None:

@@ -118,6 +118,73 @@ async def test_cascade_takes_from_every_generation_or_none(world: World) -> None
     assert await limiter.available("team", "api") == {"rpm": 2}
 
 
+async def test_an_entity_that_was_never_registered_can_be_deleted(world: World) -> None:
+    """It may have limits, buckets, or both; where there is nothing of it, that is an error."""
+    limiter = world.limiter()
+    await limiter.set_resource_defaults("api", [Limit.per_minute("rpm", 5)])
+    await limiter.set_limits("limits", [Limit.per_minute("rpm", 3)], resource="api")
+    await limiter.set_limits("both", [Limit.per_minute("rpm", 3)], resource="api")
+    for entity_id in ("both", "bucket"):
+        await spend(limiter, entity_id, "api", rpm=2)
+    for entity_id in ("limits", "both", "bucket"):
+        await limiter.delete_entity(entity_id, principal="ada")
+        assert await limiter.available(entity_id, "api") == {"rpm": 5}
+        assert await limiter.get_buckets(entity_id) == []
+        event = (await limiter.get_audit_events(entity_id))[0]
+        assert (event.action, event.principal) == ("entity_deleted", "ada")
+        with pytest.raises(EntityNotFoundError):
+            await limiter.delete_entity(entity_id)
+
+
+async def test_everybody_is_told_whose_limit_is_the_nearest(world: World) -> None:
+    """A parent without limits of its own has the resource's default, which caps a higher child."""
+    limiter = world.limiter()
+    await limiter.create_entity("org")
+    await limiter.create_entity("key", parent_id="org", cascade=True)
+    await limiter.set_resource_defaults("api", [Limit.per_minute("rpm", 60)])
+    await limiter.set_limits("key", [Limit.per_minute("rpm", 1000)], resource="api")
+    told = await limiter.explain("key", "api")
+    assert [(one.given.limit.name, one.entity_id) for one in told.nearest] == [("rpm", "org")]
+    [warning] = told.warnings
+    assert warning.startswith("org has rpm: 60/60s by default, from resource api, which caps key's")
+    assert str(told).endswith(f"nearest: rpm of org\nwarning: {warning}")
+    nearest = (await limiter.check("key", "api", {"rpm": 1})).nearest
+    assert nearest is not None
+    assert (nearest.entity_id, nearest.source, nearest.available) == ("org", "resource", 60)
+    async with limiter.acquire("key", "api", {"rpm": 60}) as lease:
+        assert lease.nearest is not None
+        assert (lease.nearest.entity_id, lease.nearest.available) == ("org", 0)
+    with pytest.raises(
+        RateLimitExceeded, match="key's parent org on api: rpm has 0 of 60"
+    ) as caught:
+        await spend(limiter, "key", "api", rpm=1)
+    assert caught.value.nearest == caught.value.primary_violation
+    assert caught.value.as_dict()["nearest"]["entity_id"] == "org"
+    refused = (await limiter.check("key", "api", {"rpm": 1})).nearest
+    assert refused is not None
+    assert (refused.entity_id, refused.exceeded) == ("org", True)
+
+    await limiter.set_limits("org", [Limit.per_minute("rpm", 5000)], resource="api")
+    told = await limiter.explain("key", "api")
+    assert (told.warnings, told.nearest[0].entity_id) == ((), "key")
+    await limiter.set_limits("org", [Limit.per_minute("rpm", 5)], resource="api")
+    told = await limiter.explain("key", "api")
+    assert told.warnings == (), "that is what somebody wanted"
+    assert told.nearest[0].entity_id == "org"
+
+
+async def test_a_refusal_of_several_who_asked_has_no_parent(world: World) -> None:
+    limiter = world.limiter(limits=[Limit.per_minute("rpm", 5)])
+    await spend(limiter, "ip", "api", rpm=5)
+    with pytest.raises(RateLimitExceeded, match=r"^ip on api: rpm has 0 of 5"):
+        async with limiter.acquire_many([("user", "api", {"rpm": 1}), ("ip", "api", {"rpm": 1})]):
+            pass
+    soft = world.limiter(limits=[Limit.per_minute("a", 5), Limit.per_minute("b", 1, soft=True)])
+    nearest = (await soft.check("user", "else", {"a": 1, "b": 1})).nearest
+    assert nearest is not None
+    assert nearest.limit_name == "a", "a soft limit stands in nobody's way"
+
+
 async def test_an_override_serves_parents_that_have_no_limits(world: World) -> None:
     limiter = world.limiter()
     await limiter.create_entity("org")

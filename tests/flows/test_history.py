@@ -91,6 +91,9 @@ async def test_buckets_and_capacity_can_be_read(world: World) -> None:
     assert capacity.utilization_pct == 40.0
     parents = await limiter.get_resource_capacity("api", "rpm", parents_only=True)
     assert [one.entity_id for one in parents.entities] == ["org"]
+    await spend(limiter, "loner", "api", rpm=1)
+    parents = await limiter.get_resource_capacity("api", "rpm", parents_only=True)
+    assert sorted(one.entity_id for one in parents.entities) == ["loner", "org"]
 
 
 async def test_ping_and_version(world: World) -> None:

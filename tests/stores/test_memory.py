@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import SyncRateLimiter
+from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.decision import Demand
 from headgate.core.errors import Contended, Full
 from headgate.core.levels import Entity
@@ -21,6 +21,7 @@ from headgate.stores.memory import buckets as module
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.records import EntityFamily
+from headgate.testing import FakeClock
 
 NOW_MS = 1_767_225_600_000
 SLOW = Terms((Limit.per_day("x", 10).spec,), 1)
@@ -30,6 +31,30 @@ FAST = Terms((Limit.per_second("x", 1000).spec,), 1)
 def take(store: MemoryStore, name: str, terms: Terms, amount: int, now_ms: int) -> bool:
     demand = Demand(BucketKey("n" * 11, name, "r"), terms, (amount * 1000,))
     return run(store.consume([demand], now_ms)).allowed
+
+
+def test_destroy_leaves_nothing() -> None:
+    """Buckets, usage, audit, small texts, notes and what was claimed once, of every namespace."""
+    clock = FakeClock(NOW_MS)
+    with SyncRepository("memory://", clock=clock) as repository:
+        limiter = SyncRateLimiter(repository, limits=[Limit.per_minute("rpm", 5)])
+        repository.register_namespace("other")
+        other = SyncRateLimiter(repository.namespace("other"), limits=[Limit.per_minute("rpm", 5)])
+        for one in (limiter, other):
+            with one.acquire("a", "api", {"rpm": 3}):
+                pass
+            one.top_up("a", "api", {"rpm": 1}, idempotency_key="once")
+        clock.advance(3_600_000)
+        assert limiter.get_usage_snapshots()[0]
+        repository.set_version_record({"note": 1})
+        backend = repository.core.backend
+        run(backend.expiring.put("gone", "name", "text", NOW_MS, seen=None))
+        run(backend.catalog.destroy())
+        assert repository.get_version_record() == {"schema_version": 1}
+        assert repository.list_namespaces() == []
+        store, ledger = backend.store, backend.ledger
+        left = (store._buckets, store._once, ledger._usage, ledger._audit, backend.expiring._texts)
+        assert [len(one) for one in left] == [0, 0, 0, 0, 0]
 
 
 def test_full_buckets_make_room() -> None:

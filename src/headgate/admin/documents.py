@@ -117,5 +117,14 @@ def explanation_as_json(found: Explanation) -> dict[str, Any]:
         "mode_source": found.mode_source,
         "on_unavailable": rule.value if rule else None,
         "version": found.version,
+        "nearest": [
+            {
+                "limit_name": one.given.limit.name,
+                "entity_id": one.entity_id,
+                "source": one.given.source,
+            }
+            for one in found.nearest
+        ],
+        "warnings": list(found.warnings),
         "parents": [explanation_as_json(parent) for parent in found.parents],
     }

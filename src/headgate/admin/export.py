@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
+from headgate.admin.operations import parse_entity
 from headgate.admin.reports import PAGE_MAX, pages
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
@@ -164,15 +165,10 @@ def _parse_line(number: int, kind: object, line: ExportLine) -> ExportedItem:
 
 
 def _entity(line: ExportLine) -> Entity:
-    parent = line["parent_id"]
-    return Entity(
-        parse_entity_id(line["id"]),
-        line["name"],  # name, cascade and metadata are parsed where entities are created
-        None if parent is None else parse_entity_id(parent),
-        line["cascade"],
-        line["metadata"],
-        Mode(line["mode"]),
-    )
+    if line["metadata"] is None:
+        raise ValueError("metadata is a mapping; {} says nothing")
+    told = (line[name] for name in ("id", "name", "parent_id", "cascade", "metadata"))
+    return replace(parse_entity(*told), mode=Mode(line["mode"]))
 
 
 def _level(line: ExportLine) -> ExportedLevel:

@@ -11,12 +11,13 @@ from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
 from headgate.core.history import WindowUsage, parse_principal
-from headgate.core.levels import Entity, Mode
+from headgate.core.levels import Entity, Mode, StoredLevel, check_parent, parents_first
 from headgate.repository import Repository
 
 BATCH = 500
 KINDS = ("entity", "level", "usage")
 COMPARED_FIELDS = ("name", "parent_id", "cascade", "metadata", "mode")
+NOTHING_STORED = {"limits": (), "on_unavailable": None, "mode": Mode.NORMAL}
 
 Report = Callable[[int], None]
 
@@ -36,7 +37,8 @@ class AlreadyStored(HeadgateError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} is in this store already; choose --existing skip or --existing replace"
+            f"{what} is in this store already; --existing skip keeps it, --existing replace makes "
+            f"it what the export says. What was imported before stays, and is not imported twice"
         )
 
 
@@ -65,23 +67,25 @@ async def import_lines(
 ) -> ImportCounts:
     """How many of each kind were written and how many skipped.
 
-    Entities are made without parents and tied together at the end, whatever their order. Stores
-    without `add_usage` keep no usage of elsewhere: its lines are skipped.
+    Entities may come in any order, ahead of the rest. Each line is one write, and parents are
+    written before their children: so an import that is cut short leaves nothing half done, and the
+    same import again goes on where it ended. Stores without `add_usage` keep no usage of elsewhere:
+    its lines are skipped.
     """
     parse_principal(principal)
     namespace = await repository.configs.namespace_id()
     found, _ = await repository.get_usage_snapshots(limit=1)
-    importer = _Importer(repository, existing, principal, namespace, has_usage=bool(found))
+    importer = _Importer(repository, existing, principal, namespace, bool(found), report)
     for one in moved:
+        if not isinstance(one, Entity) or one.id in importer.entities:
+            await importer.write_entities()
         if isinstance(one, Entity):
-            await importer.entity(one)
+            importer.entities[one.id] = one
         elif isinstance(one, ExportedLevel):
             await importer.level(one)
         else:
             await importer.usage(one)
-        report(importer.counts.lines)
     await importer.finish()
-    report(importer.counts.lines)
     return importer.counts
 
 
@@ -92,52 +96,63 @@ class _Importer:
     principal: str | None
     namespace: str
     has_usage: bool  # whether this store has some already
+    report: Report
     counts: ImportCounts = field(default_factory=ImportCounts)
-    _orphans: list[Entity] = field(default_factory=list)
+    entities: dict[str, Entity] = field(default_factory=dict)  # read, but not yet written
     _pending: list[ExportedUsage] = field(default_factory=list)
 
-    async def entity(self, entity: Entity) -> None:
+    async def write_entities(self) -> None:
+        """Writes those that were read, if all of them can have the parents they say."""
+        waiting, self.entities = self.entities, {}
+        parents = {entity.id: entity.parent_id for entity in waiting.values()}
+        known = dict(waiting)
+        for parent_id in {*parents.values()} - {None, *parents}:
+            found = await self.repository.get_entity(str(parent_id))
+            known |= {} if found is None else {found.id: found}
+        for entity in waiting.values():
+            check_parent(entity.id, entity.parent_id, known.get)
+        for entity_id in parents_first(parents):
+            await self._entity(waiting[entity_id])
+
+    async def _entity(self, entity: Entity) -> None:
         try:
-            await self.repository.create_entity(
-                entity.id, entity.name, None, False, entity.metadata, self.principal
-            )
+            await self.repository._create_entity(entity, self.principal)
         except EntityExistsError:
             found = await self.repository.get_entity(entity.id)
-            same = found is not None and all(
-                getattr(found, name) == getattr(entity, name) for name in COMPARED_FIELDS
-            )
-            if self._is_kept("entity", same, f"another entity {entity.id!r}"):
+            changes = {
+                name: wanted
+                for name in COMPARED_FIELDS
+                if getattr(found, name) != (wanted := getattr(entity, name))
+            }
+            if self._is_kept("entity", not changes, f"another entity {entity.id!r}"):
                 return
-        await self._update(entity, {"name": entity.name, "metadata": entity.metadata})
-        self._orphans.append(entity)
-        self.counts.count("entity", True)
+            await self.repository._change_entity(entity.id, changes, self.principal)
+        self._count("entity", True)
 
     async def level(self, moved: ExportedLevel) -> None:
         catalog = self.repository.backend.catalog
         stored = await catalog.get_stored(self.namespace, moved.level)
-        if stored is not None and (stored.limits or stored.mode is not Mode.NORMAL):
-            same = (stored.limits, stored.mode) == (moved.limits, moved.mode)
-            if self._is_kept("level", same, f"what is stored for {moved.level.audit_id}"):
+        names = ("limits", "on_unavailable", "mode")
+        told = {name: getattr(moved, name) for name in names}
+        held = {name: getattr(stored or StoredLevel(), name) for name in names}
+        if held != NOTHING_STORED:
+            what = f"what is stored for {moved.level.audit_id}"
+            if self._is_kept("level", held == told, what):
                 return
-        changes: dict[str, Any] = {"limits": moved.limits, "mode": moved.mode}
-        if moved.on_unavailable is not None:
-            changes["on_unavailable"] = moved.on_unavailable
-        await self.repository._change_level(moved.level, changes, self.principal)
-        self.counts.count("level", True)
+        await self.repository._change_level(moved.level, told, self.principal)
+        self._count("level", True)
 
     async def usage(self, moved: ExportedUsage) -> None:
         if not hasattr(self.repository.backend.ledger, "add_usage"):
-            self.counts.count("usage", False)
+            self._count("usage", False)
             return
         self._pending.append(moved)
         if len(self._pending) >= BATCH:
             await self._flush()
 
     async def finish(self) -> None:
+        await self.write_entities()
         await self._flush()
-        for entity in self._orphans:
-            tied = {"parent_id": entity.parent_id, "cascade": entity.cascade, "mode": entity.mode}
-            await self._update(entity, tied)
         self.repository.configs.invalidate()
 
     def _is_kept(self, kind: str, same: bool, what: str) -> bool:
@@ -146,23 +161,19 @@ class _Importer:
             raise AlreadyStored(what) from None
         kept = same or self.existing is Existing.SKIP
         if kept:
-            self.counts.count(kind, False)
+            self._count(kind, False)
         return kept
 
-    async def _update(self, entity: Entity, changes: dict[str, Any]) -> None:
-        """Writes what is different, so that a repeated import leaves no trace in the audit."""
-        catalog = self.repository.backend.catalog
-        found = await catalog.get_entity(self.namespace, entity.id)
-        changed = {key: value for key, value in changes.items() if getattr(found, key) != value}
-        if changed:
-            await self.repository._change_entity(entity.id, changed, self.principal)
+    def _count(self, kind: str, written: bool) -> None:
+        self.counts.count(kind, written)
+        self.report(self.counts.lines)
 
     async def _flush(self) -> None:
         held, self._pending = self._pending, []
         groups: dict[tuple[str, str], list[WindowUsage]] = {}
         for moved in held:
             usage = await self._missing(moved) if self.has_usage else moved.usage
-            self.counts.count("usage", usage is not None)
+            self._count("usage", usage is not None)
             if usage is not None:
                 groups.setdefault((moved.entity_id, moved.resource), []).append(usage)
         ledger: Any = self.repository.backend.ledger

@@ -17,8 +17,8 @@ from headgate.admin.reports import (
     pages,
     parse_page,
 )
-from headgate.core.errors import ValidationError
-from headgate.core.history import parse_principal
+from headgate.core.errors import EntityNotFoundError, ValidationError
+from headgate.core.history import audit_event, parse_principal
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
@@ -46,13 +46,10 @@ class EntityAdmin(AdminBase):
         principal: str | None = None,
     ) -> Entity:
         """A new entity; EntityExistsError where the id is taken."""
-        entity = Entity(
-            parse_entity_id(entity_id),
-            _parse_title(name),
-            None if parent_id is None else parse_entity_id(parent_id),
-            _parse_flag("cascade", cascade),
-            _parse_metadata(metadata),
-        )
+        entity = parse_entity(entity_id, name, parent_id, cascade, metadata)
+        return await self._create_entity(entity, principal)
+
+    async def _create_entity(self, entity: Entity, principal: str | None) -> Entity:
         parse_principal(principal)
         namespace = await self.configs.namespace_id()
         made = await self.backend.catalog.create_entity(namespace, entity, principal, self.clock())
@@ -65,14 +62,28 @@ class EntityAdmin(AdminBase):
         return await self.backend.catalog.get_entity(await self.configs.namespace_id(), entity_id)
 
     async def delete_entity(self, entity_id: str, principal: str | None = None) -> None:
-        """The entity, its limits and its buckets are gone; history stays."""
+        """The entity, its limits and its buckets are gone; history stays. It need not have been
+        registered: EntityNotFoundError where there is nothing of it."""
         parse_entity_id(entity_id)
         parse_principal(principal)
         namespace = await self.configs.namespace_id()
-        await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
+        missing: EntityNotFoundError | None = None
+        try:
+            await self.backend.catalog.delete_entity(namespace, entity_id, principal, self.clock())
+        except EntityNotFoundError as error:
+            missing = error
+        buckets = 0
         async for keys in bucket_keys(self, entity_id, None):
             await self.backend.store.forget(keys)
+            buckets += len(keys)
         self.configs.invalidate()
+        if missing is None:
+            return
+        if not buckets:
+            raise missing
+        event = audit_event(self.clock(), "entity_deleted", entity_id, principal,
+                            before=None, after=None)  # fmt: skip
+        await self.backend.ledger.append(namespace, event)
 
     async def list_entities(
         self, limit: int = 100, cursor: str | None = None
@@ -88,7 +99,7 @@ class EntityAdmin(AdminBase):
 
     async def get_children(self, parent_id: str) -> list[Entity]:
         """The entities whose parent this is."""
-        parse_entity_id(parent_id)
+        parse_entity_id(parent_id, "parent_id")
         namespace = await self.configs.namespace_id()
 
         async def fetch(cursor: str | None) -> tuple[Sequence[Entity], str | None]:
@@ -109,7 +120,7 @@ class EntityAdmin(AdminBase):
     ) -> Entity:
         """Moves the entity below another one, or with None out of its tree; circles are refused."""
         changes: dict[str, Any] = {
-            "parent_id": None if parent_id is None else parse_entity_id(parent_id)
+            "parent_id": None if parent_id is None else parse_entity_id(parent_id, "parent_id")
         }
         if cascade is not None:
             changes["cascade"] = _parse_flag("cascade", cascade)
@@ -275,6 +286,19 @@ class LimitAdmin(AdminBase):
         namespace = await self.configs.namespace_id()
         await self.backend.catalog.delete_stored(namespace, level, principal, self.clock())
         self.configs.invalidate()
+
+
+def parse_entity(
+    entity_id: object, name: object, parent_id: object, cascade: object, metadata: object
+) -> Entity:
+    """A new entity of what a caller says about it, every part of it checked."""
+    return Entity(
+        parse_entity_id(entity_id),
+        _parse_title(name),
+        None if parent_id is None else parse_entity_id(parent_id, "parent_id"),
+        _parse_flag("cascade", cascade),
+        _parse_metadata(metadata),
+    )
 
 
 def _parse_title(name: object) -> str | None:

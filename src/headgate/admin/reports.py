@@ -143,13 +143,14 @@ class Reports(AdminBase):
     async def get_resource_capacity(
         self, resource: str, limit_name: str, parents_only: bool = False
     ) -> ResourceCapacity:
-        """What one limit holds over all entities with a bucket on the resource."""
+        """What one limit holds over all entities with a bucket on the resource; `parents_only`: of
+        those without a parent, so that what cascades is counted once."""
         parse_resource(resource)
         parse_limit_name(limit_name)
         found = []
         async for key, record, now_ms in live_buckets(self, None, resource):
             cell = cell_of(record, limit_name)
-            if cell is None or (parents_only and not await self._is_parent(key.entity_id)):
+            if cell is None or (parents_only and await self._has_parent(key.entity_id)):
                 continue
             available = max(0, cell.level_milli(now_ms))
             found.append(
@@ -272,11 +273,10 @@ class Reports(AdminBase):
         page = await self.backend.ledger.usage(namespace, asked, self._store_ms())
         return list(page.items), page.cursor
 
-    async def _is_parent(self, entity_id: str) -> bool:
-        page = await self.backend.catalog.list_entities(
-            await self.configs.namespace_id(), parent_id=entity_id, limit=1, cursor=None
-        )
-        return bool(page.items)
+    async def _has_parent(self, entity_id: str) -> bool:
+        namespace = await self.configs.namespace_id()
+        found = await self.backend.catalog.get_entity(namespace, entity_id)
+        return found is not None and found.parent_id is not None
 
     async def _append_audit(
         self, action: str, entity_id: str, principal: str | None, resource: str, **details: Any

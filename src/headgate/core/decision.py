@@ -151,6 +151,17 @@ class LimitStatus(NamedTuple):
         }
 
 
+def nearest_of(statuses: Sequence[LimitStatus]) -> LimitStatus | None:
+    """The limit that stands in the way, or will first; a soft one only where there is no other."""
+
+    def distance(status: LimitStatus) -> tuple[bool, bool, float, float]:
+        wait_s = status.retry_after_seconds if status.refuses else 0.0
+        left = status.available // max(1, status.requested)
+        return status.limit.soft, not status.refuses, -wait_s or left, status.fraction_left
+
+    return min(statuses, key=distance, default=None)
+
+
 class Verdict:
     """Allowed or not, decided over all demands together at one moment.
 
@@ -207,6 +218,12 @@ class Verdict:
     @property
     def violations(self) -> list[LimitStatus]:
         return [status for status in self.statuses if status.refuses]
+
+    @property
+    def nearest(self) -> LimitStatus | None:
+        """The limit that refused, for the longest; of an admission the one that the next such
+        requests meet first, be it a parent's. None where no limit was asked."""
+        return nearest_of(self.statuses)
 
     @property
     def untaken(self) -> Sequence[tuple[int, str]]:

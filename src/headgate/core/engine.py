@@ -64,6 +64,11 @@ class Decision(NamedTuple):
     trouble: StoreTrouble | None = None
 
 
+def _asked_by(requests: Sequence[Request]) -> str | None:
+    """The one entity that asked: whoever else refuses is a parent. None where several asked."""
+    return requests[0][0] if len(requests) == 1 else None
+
+
 class Engine:
     """Decides requests of one namespace against one store."""
 
@@ -142,21 +147,21 @@ class Engine:
             )
             verdict = decision.verdict
             if not verdict.allowed:
-                raise refusal_error(verdict) from trouble
+                raise refusal_error(verdict, _asked_by(requests)) from trouble
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
-                verdict.untaken,
+                verdict.untaken, verdict,
             )  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
             self.notify("refused", requests[0][0], requests[0][1], verdict=verdict)
-            raise refusal_error(verdict)
+            raise refusal_error(verdict, _asked_by(requests))
         if self.observer is not None:
             self.notify("admitted", requests[0][0], requests[0][1])
         return lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
-            verdict.untaken,
+            verdict.untaken, verdict,
         )  # fmt: skip
 
     async def consume(

@@ -49,8 +49,12 @@ class RateLimitExceeded(HeadgateError):
     Many are caught and never read, so what it says is made when somebody does.
     """
 
-    def __init__(self, statuses: Sequence[LimitStatus]) -> None:
+    asked_by: str | None = None
+
+    def __init__(self, statuses: Sequence[LimitStatus], asked_by: str | None = None) -> None:
+        """`asked_by` is the entity that asked, where all others are its parents."""
         self.statuses = list(statuses)
+        self.asked_by = asked_by
         super().__init__()
 
     @property
@@ -71,6 +75,11 @@ class RateLimitExceeded(HeadgateError):
         return max(self.violations, key=lambda status: status.retry_after_seconds)
 
     @property
+    def nearest(self) -> LimitStatus | None:
+        """The same, as check and lease call it; None where no limit is named that refused."""
+        return self.primary_violation if self.violations else None
+
+    @property
     def retry_after_ms(self) -> int | None:
         """The least wait after which a lone caller gets in; None where no refill will help."""
         return longest_wait_ms(self.violations)
@@ -88,12 +97,13 @@ class RateLimitExceeded(HeadgateError):
 
     def as_dict(self) -> dict[str, Any]:
         """The refusal as plain data: the body of a 429."""
-        wait_ms = self.retry_after_ms
+        wait_ms, nearest = self.retry_after_ms, self.nearest
         return {
             "error": "rate_limit_exceeded",
             "message": str(self),
             "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
             "retry_after_ms": wait_ms,
+            "nearest": None if nearest is None else nearest.as_dict(),
             "limits": [status.as_dict() for status in self.statuses],
         }
 
@@ -110,8 +120,11 @@ class RateLimitExceeded(HeadgateError):
             if wait_ms is None
             else f"retry after {wait_ms / 1000:g} s"
         )
+        whose = worst.entity_id
+        if self.asked_by not in (None, whose):
+            whose = f"{self.asked_by}'s parent {whose}"
         return (
-            f"{worst.entity_id} on {worst.resource}: {worst.limit_name} has {worst.available} of "
+            f"{whose} on {worst.resource}: {worst.limit_name} has {worst.available} of "
             f"{worst.limit.capacity}, {worst.requested} asked; {advice}"
         )
 
@@ -220,10 +233,13 @@ class NoLimitsError(ValidationError):
 class EntityNotFoundError(HeadgateError):
     """There is no such entity in this namespace."""
 
-    def __init__(self, entity_id: str) -> None:
+    def __init__(self, entity_id: str, field: str | None = None) -> None:
+        """`field` is what named the entity, where that is not the one the call is about."""
         self.entity_id = entity_id
+        self.field = field
+        where = "" if field is None else f"{field}={entity_id!r}: "
         super().__init__(
-            f"entity {entity_id!r} does not exist in this namespace; create_entity makes it"
+            f"{where}entity {entity_id!r} does not exist in this namespace; create_entity makes it"
         )
 
 

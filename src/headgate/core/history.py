@@ -248,9 +248,10 @@ def summarize(snapshots: list[UsageSnapshot]) -> UsageSummary:
     )
 
 
-def parse_window_type(window_type: str | None) -> str | None:
+def parse_window_type(window_type: str | None, named: str = "window_type") -> str | None:
+    """`named` is what the caller calls it."""
     if window_type is not None and window_type not in WINDOW_TYPES:
-        raise ValidationError("window_type", window_type, f"must be one of {WINDOW_TYPES}")
+        raise ValidationError(named, window_type, f"must be one of {', '.join(WINDOW_TYPES)}")
     return window_type
 
 

@@ -87,8 +87,11 @@ def total_milli(standing: Sequence[Debit]) -> int:
 # From a verdict or a trouble to the error a caller sees.
 
 
-def refusal_error(verdict: Verdict) -> HeadgateError:
-    """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it."""
+def refusal_error(verdict: Verdict, asked_by: str | None = None) -> HeadgateError:
+    """RateLimitExceeded; or DemandTooLarge where the bucket's newer limits can never hold it.
+
+    `asked_by` is the entity that asked, where all others are its parents.
+    """
     statuses = verdict.statuses
     for status in statuses:
         if status.refuses and status.never:
@@ -99,7 +102,7 @@ def refusal_error(verdict: Verdict) -> HeadgateError:
                 status.requested,
                 status.limit.capacity,
             )
-    return RateLimitExceeded(statuses)
+    return RateLimitExceeded(statuses, asked_by)
 
 
 def throttled_error(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
@@ -154,10 +157,17 @@ class LeaseAccount:
     keep: bool
     degraded: bool = False
     untaken: Collection[LimitRef] = ()
+    verdict: Verdict | None = None
     closed: bool = field(default=False, init=False)
     standing: dict[LimitRef, list[Debit]] | None = field(default=None, init=False)
     settled: set[str] | None = field(default=None, init=False)
     owed: Changes | None = field(default=None, init=False)  # debits the store did not take
+
+    @property
+    def nearest(self) -> LimitStatus | None:
+        """The limit that further requests like this one meet first, as it was when this one was
+        admitted: it may be a parent's. None where no limit was asked."""
+        return None if self.verdict is None else self.verdict.nearest
 
     @property
     def consumed(self) -> dict[str, int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from headgate.core.errors import EntityNotFoundError, ValidationError, VersionMismatchError
 from headgate.core.limits import Limit
@@ -131,6 +132,7 @@ class Page:
     cursor: str | None
 
 
+OWN_LEVELS = ("entity", "entity_default")
 LEVELS = ("entity", "entity_default", "resource", "system", "limiter")
 
 
@@ -165,6 +167,18 @@ class Resolution:
         return min(levels, key=LEVELS.index, default=None)
 
 
+class NearestLimit(NamedTuple):
+    """A limit, and the entity whose it is."""
+
+    entity_id: str
+    given: SourcedLimit
+
+    @property
+    def pace(self) -> Fraction:
+        limit = self.given.limit
+        return Fraction(limit.refill_amount, limit.refill_period_seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why an entity has the limits it has on a resource; `parents` are those it cascades to."""
@@ -178,6 +192,37 @@ class Explanation:
     version: int
     parents: tuple[Explanation, ...] = ()
 
+    @property
+    def nearest(self) -> tuple[NearestLimit, ...]:
+        """For each name of a limit whose it is that full buckets meet first: the smallest of the
+        entity's and of those it cascades to. Soft limits refuse nothing and are left out."""
+        found = []
+        for own in self.limits:
+            held = [
+                NearestLimit(one.entity_id, given)
+                for one in (self, *self.parents)
+                for given in one.limits
+                if given.limit.name == own.limit.name and not given.limit.soft
+            ]
+            if held:
+                found.append(min(held, key=lambda one: (one.given.limit.capacity, one.pace)))
+        return tuple(found)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Parents whom nobody set limits for, where their defaults cap the entity's own limits."""
+        own = {one.limit.name: one.limit for one in self.limits if one.level in OWN_LEVELS}
+        return tuple(
+            f"{parent.entity_id} has {given.limit} by default, from {given.source}, which caps "
+            f"{self.entity_id}'s own {own[given.limit.name]}; give {parent.entity_id} limits of "
+            f"its own"
+            for parent in self.parents
+            for given in parent.limits
+            if given.level not in OWN_LEVELS
+            and given.limit.name in own
+            and _is_lower(given.limit, own[given.limit.name])
+        )
+
     def __str__(self) -> str:
         head = f"{self.entity_id} on {self.resource}"
         rows = [
@@ -187,7 +232,19 @@ class Explanation:
         ]
         switch = [f"  {self.mode.value} by {self.mode_source}"] if self.mode_source else []
         tail = [f"cascades to {parent}" for parent in self.parents]
+        if self.parents:
+            near = [f"{one.given.limit.name} of {one.entity_id}" for one in self.nearest]
+            tail += [f"nearest: {', '.join(near)}"] if near else []
+        tail += [f"warning: {warning}" for warning in self.warnings]
         return "\n".join([head, *(rows or ["  no limits"]), *switch, *tail])
+
+
+def _is_lower(limit: Limit, other: Limit) -> bool:
+    """Whether it refuses what the other one would admit; not soft, and smaller or slower."""
+    pace = limit.refill_amount * other.refill_period_seconds
+    return not limit.soft and (
+        limit.capacity < other.capacity or pace < other.refill_amount * limit.refill_period_seconds
+    )
 
 
 def explain(
@@ -287,12 +344,26 @@ def check_parent(entity_id: str, parent_id: str | None, get: GetEntity) -> None:
         entity = get(ancestor)
         if entity is None:
             if depth == 0:
-                raise EntityNotFoundError(ancestor)
+                raise EntityNotFoundError(ancestor, "parent_id")
             return
         ancestor = entity.parent_id
     raise ValidationError(
         "parent_id", parent_id, f"has {LINEAGE_MAX} generations above it; attach it higher up"
     )
+
+
+def parents_first(parents: Mapping[str, str | None]) -> list[str]:
+    """These entities, each after its parent where that is one of them; a ring stays as it is."""
+    found: dict[str, None] = {}
+    for entity_id in parents:
+        line: list[str] = []
+        wanted: str | None = entity_id
+        while wanted in parents and wanted not in found and wanted not in line:
+            assert wanted is not None
+            line.append(wanted)
+            wanted = parents[wanted]
+        found.update(dict.fromkeys(reversed(line)))
+    return list(found)
 
 
 def change_entity(entity: Entity, changes: dict[str, Any], expected: int | None) -> Entity:

@@ -42,9 +42,10 @@ class NameRule(NamedTuple):
     error: type[ValidationError]
     rule: str
 
-    def parse(self, text: object) -> str:
-        """The text, if it is such a name."""
+    def parse(self, text: object, named: str | None = None) -> str:
+        """The text, if it is such a name; `named` is what the caller calls it, if not the field."""
         field, pattern, length_max, error, rule = self
+        field = named or field
         if not isinstance(text, str):
             raise error(field, text, f"must be a str, not {type(text).__name__}")
         if not text:
@@ -114,7 +115,7 @@ _DIGITS = r"[0-9]{1,3}(?:[_,][0-9]{3}){1,5}|[0-9]{1,16}"
 _TEXT = re.compile(
     r"(?:(?P<name>[a-zA-Z][a-zA-Z0-9_.\-]*)\s*:\s*)?"
     rf"(?P<amount>{_DIGITS})\s*(?:/|\s+per\s+)\s*(?P<count>[0-9]{{1,9}})?\s*(?P<unit>[a-z]+)"
-    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?",
+    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?(?:(?:\s+|\s*:\s*)(?P<soft>soft))?",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -202,9 +203,10 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str, *, name: str | None = None) -> Limit:
-        """`100/minute`, `100/minute burst 150`, `5 per 30s`, `rpm:1000/min:1500`.
+        """`100/minute`, `100/minute burst 150 soft`, `5 per 30s`, `rpm:1000/min:1500`.
 
-        Without a name in front or given, the limit is called after its period: `per_minute`.
+        Without a name in front or given, the limit is called after its period: `per_minute`. What
+        `str` makes of a limit is read back as the same limit.
         """
         if not isinstance(text, str):
             raise ValidationError("limit", text, f"must be a str, not {type(text).__name__}")
@@ -213,13 +215,14 @@ class Limit:
         if found is None or seconds is None:
             raise ValidationError(
                 "limit", text,
-                "is not a limit; write it like '100/minute', '100/minute burst 150', "
+                "is not a limit; write it like '100/minute', '100/minute burst 150 soft', "
                 "'5 per 30s' or 'rpm:1000/min:1500'",
             )  # fmt: skip
         count = int(found["count"] or 1)
         burst = None if found["burst"] is None else _digits(found["burst"])
         title = found["name"] or _title(count, seconds) if name is None else name
-        return cls._per(title, _digits(found["amount"]), count * seconds, burst, False)
+        soft = found["soft"] is not None
+        return cls._per(title, _digits(found["amount"]), count * seconds, burst, soft)
 
     @classmethod
     def _per(cls, name: str, rate: int, seconds: int, burst: int | None, soft: bool) -> Limit:
@@ -271,7 +274,8 @@ class Limit:
 
     def __str__(self) -> str:
         burst = "" if self.capacity == self.refill_amount else f" burst {self.capacity}"
-        return f"{self.name}: {self.refill_amount}/{self.refill_period_seconds}s{burst}"
+        soft = " soft" if self.soft else ""
+        return f"{self.name}: {self.refill_amount}/{self.refill_period_seconds}s{burst}{soft}"
 
 
 def parse_amount(field: str, value: object, *, least: int = 0) -> int:

@@ -14,7 +14,15 @@ from headgate.admin.reports import PAGE_MAX, live_buckets, pages
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.history import parse_principal
-from headgate.core.levels import Entity, EntityConfig, Level, OnUnavailable, StoredLevel, resolve
+from headgate.core.levels import (
+    Entity,
+    EntityConfig,
+    Level,
+    OnUnavailable,
+    StoredLevel,
+    parents_first,
+    resolve,
+)
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.record import BucketKey, Record, cell_of
 from headgate.repository import Repository
@@ -108,7 +116,8 @@ def _level_changes(
 def _entity_changes(
     declaration: Declaration, entities: Mapping[str, Entity]
 ) -> Iterator[EntityChange]:
-    for entity_id in _parents_first(declaration.entities):
+    parents = {name: said.get("parent_id") for name, said in declaration.entities.items()}
+    for entity_id in parents_first(parents):
         said = declaration.entities[entity_id]
         entity = entities.get(entity_id)
         if entity is None:
@@ -118,21 +127,6 @@ def _entity_changes(
         if different:
             before = {key: getattr(entity, key) for key in different}
             yield EntityChange(Action.CHANGE, entity_id, before, different)
-
-
-def _parents_first(entities: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A parent that is declared too comes first; a ring is left for the store to refuse."""
-    found: dict[str, None] = {}
-
-    for entity_id in entities:
-        line: list[str] = []
-        wanted: str | None = entity_id
-        while wanted in entities and wanted not in found and wanted not in line:
-            assert wanted is not None
-            line.append(wanted)
-            wanted = entities[wanted].get("parent_id")
-        found.update(dict.fromkeys(reversed(line)))
-    return list(found)
 
 
 def config_after(

@@ -11,11 +11,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import yaml
 
 from headgate.core.errors import ValidationError
+from headgate.core.limits import Limit, parse_limits
+
+Made = TypeVar("Made")
 
 DEPTH_MAX = 8
 FAULTS_MAX = 50
@@ -231,6 +234,8 @@ def _is_strict(event: Any, at: InvalidNode, findings: Findings) -> bool:
 
 DECIMALS_MAX = 7
 PERIOD_SECONDS_MAX = 366 * 24 * 3600
+NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")  # of a limit
+NUMBER_MAX = 10**16  # more than a Limit accepts, whose own message is better
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 _DECIMAL = re.compile(rf"(?:0|[1-9][0-9]{{0,15}})(?:\.[0-9]{{1,{DECIMALS_MAX}}})?")
@@ -361,6 +366,49 @@ class FieldReader:
             return node.text
         self._wrong_kind(node, what, "text")
         return None
+
+    def limits(self, node: Node) -> tuple[Limit, ...] | None:
+        """A list of limits, the same wherever one stands: each in words (`rpm:100/min`) or as a
+        mapping of its numbers. A mapping from names to such limits says the same.
+
+            [rpm:100/minute burst 150, {name: tpm, capacity: 9, refill_amount: 9, …}]
+            {rpm: 100/minute burst 150, tpm: {capacity: 9, refill_amount: 9, …}}
+        """
+        if isinstance(node, Listing):
+            found = [self.limit(one) for one in node.items]
+        else:
+            found = [self.limit(value, key.text) for key, value in self.entries(node, "limits")]
+        limits = [limit for limit in found if limit is not None]
+        if len(limits) < len(found) or not (found or isinstance(node, (Listing, Fields))):
+            return None  # the findings say what is wrong
+        return self.made(node, lambda: parse_limits(limits))
+
+    def limit(self, node: Node, name: str | None = None) -> Limit | None:
+        """One limit, in words or numbers; without a name it says its own."""
+        if isinstance(node, Fields):
+            return self._limit_of_numbers(node, name)
+        words = self.word(node, "a limit")
+        return None if words is None else self.made(node, lambda: Limit.parse(words, name=name))
+
+    def _limit_of_numbers(self, node: Fields, name: str | None) -> Limit | None:
+        own = ("name",) if name is None else ()
+        what = "a limit" if name is None else f"limit {name}"
+        parts = self.fields(node, what, (*own, *NUMBERS, "soft"), (*own, *NUMBERS)) or {}
+        values = [self.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts]
+        soft = self.switch(parts["soft"], "soft") if "soft" in parts else False
+        called = self.word(parts["name"], "name") if "name" in parts else name
+        if None in values or len(values) < len(NUMBERS) or called is None:
+            return None
+        capacity, amount, period_s = (value or 0 for value in values)
+        return self.made(node, lambda: Limit(called, capacity, amount, period_s, soft or False))
+
+    def made(self, node: Node, make: Callable[[], Made]) -> Made | None:
+        """What `make` makes; what it finds wrong is a fault of the node."""
+        try:
+            return make()
+        except ValidationError as error:
+            self.fault(node, str(error))
+            return None
 
     def _number(self, node: Node, what: str, wanted: str) -> str | None:
         if isinstance(node, Scalar) and kind_of(node) == "a number":

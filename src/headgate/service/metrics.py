@@ -224,16 +224,20 @@ _STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN:
 _ERRORS = {code for code in Code if not code.is_of_http} - {Code.RATE_LIMIT_EXCEEDED}
 
 
+STORED = ("entity", "resource")  # levels whose limits are kept under the resource's name
+
+
 class TargetCounters:
     """The counters of one (scope, resource)."""
 
-    __slots__ = ("allowed", "exceeded", "refused", "tokens")
+    __slots__ = ("allowed", "exceeded", "refused", "shadowed", "tokens")
 
     def __init__(self, metrics: ServiceMetrics, scope: str, resource: str) -> None:
         self.allowed: Series = metrics.requests.series(scope, resource, "true")
         self.refused: Series = metrics.requests.series(scope, resource, "false")
         self.exceeded: Series = metrics.exceeded.series(scope, resource)
         self.tokens: Series = metrics.tokens.series(scope, resource)
+        self.shadowed: Series = metrics.shadowed.series(scope, resource)
 
 
 class ServiceMetrics:
@@ -246,6 +250,8 @@ class ServiceMetrics:
         self.requests = counter("requests_total", "Decisions.", *place, "allowed")
         self.exceeded = counter("exceeded_total", "Refusals by a limit.", *place)
         self.tokens = counter("tokens_consumed_total", "Tokens taken by checks.", *place)
+        on_trial = "Requests that a policy on trial would have refused."
+        self.shadowed = counter("shadowed_total", on_trial, *place)
         self.errors = counter("errors_total", "Requests that got a problem.", "type")
         self.envoy_problems = counter(
             "envoy_problems_total", "Requests of Envoy that got a problem for an answer.", "cause"
@@ -264,8 +270,6 @@ class ServiceMetrics:
         self._dry_runs = count("dry_runs_total", "Checks that took nothing.")
         self._fallbacks = count("storage_fallback_total", "Decisions made without the store.")
         self._degraded = count("degraded_admitted_total", "Requests admitted without the store.")
-        on_trial = "Requests that a policy on trial would have refused."
-        self._shadowed = count("shadowed_total", on_trial)
         self._leases = gauge("leases", "Leases held by this process.")
         self._breaker = gauge("breaker_state", "0 closed, 1 half-open, 2 open.")
         self._trouble = gauge("policy_trouble", "1 while the policy file is not in force.")
@@ -274,6 +278,7 @@ class ServiceMetrics:
         self._counters: dict[tuple[str, str], TargetCounters] = {}
         self._scopes = BUILTIN_SCOPES
         self._resources: frozenset[str] = frozenset()
+        self._stored: set[str] = set()  # resources that the store has limits for, as answers tell
         for result in (ReloadResult.LOADED, ReloadResult.BROKEN):
             self.reloads.series(result.value)  # from 0, so that the first one is an increase
 
@@ -289,6 +294,7 @@ class ServiceMetrics:
             return
         counters = self._counters.get((answer.scope, answer.resource))
         if counters is None:
+            self._learn(answer.resource, any(one.source in STORED for one in answer.limits))
             counters = self._counters_for(answer.scope, answer.resource)
         if answer.allowed:
             counters.allowed.value += 1
@@ -305,11 +311,17 @@ class ServiceMetrics:
             if answer.allowed:
                 self._degraded.value += 1
         if answer.shadowed:
-            self._shadowed.value += 1
+            counters.shadowed.value += 1
 
-    def count_admitted(self, scope: str, resource: str, tokens: int, checks: int) -> None:
-        """What `count_answer` counts of checks that were admitted and nothing more."""
-        counters = self._counters.get((scope, resource)) or self._counters_for(scope, resource)
+    def count_admitted(
+        self, scope: str, resource: str, tokens: int, checks: int, is_stored: bool = False
+    ) -> None:
+        """What `count_answer` counts of checks that were admitted and nothing more; `is_stored`:
+        their limit is one that the store has for the resource."""
+        counters = self._counters.get((scope, resource))
+        if counters is None:
+            self._learn(resource, is_stored)
+            counters = self._counters_for(scope, resource)
         counters.allowed.value += checks
         counters.tokens.value += tokens
 
@@ -340,11 +352,16 @@ class ServiceMetrics:
     def render(self) -> bytes:
         return render_text(self.families)
 
+    def _learn(self, resource: str, is_stored: bool) -> None:
+        """Whoever stored limits for a resource has named it; requests name anything."""
+        if is_stored and len(self._stored) < TARGETS_MAX:
+            self._stored.add(resource)
+
     def _counters_for(self, scope: str, resource: str) -> TargetCounters:
         """The counters of configured names; all others share "other" and are not remembered."""
         known = (
             scope if scope in self._scopes else OTHER,
-            resource if resource in self._resources else OTHER,
+            resource if resource in self._resources or resource in self._stored else OTHER,
         )
         if known not in self._counters and len(self._counters) >= TARGETS_MAX:
             known = (OTHER, OTHER)

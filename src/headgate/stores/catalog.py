@@ -159,7 +159,8 @@ class RecordsCatalog:
     async def delete_entity(
         self, namespace: str, entity_id: str, principal: str | None, now_ms: int
     ) -> None:
-        """The entity and its stored limits are gone; its children stand alone.
+        """The entity and its stored limits are gone; its children stand alone. One that was never
+        registered may have limits all the same.
 
         That is one step, unless there is more than one commit of the store takes. Then some go in
         steps before, and a deletion that was cut short is finished by the next.
@@ -179,7 +180,7 @@ class RecordsCatalog:
         """Whether the entity is gone; False where only some of what it has is."""
         seen, children, levels, is_complete = await records.read_family(namespace, entity_id)
         before = seen.entity(entity_id)
-        if before is None:
+        if before is None and not levels:
             raise EntityNotFoundError(entity_id)
         changes: dict[DocumentKey, Document | None] = {
             child.id: replace(child, parent_id=None, version=child.version + 1)
@@ -189,9 +190,12 @@ class RecordsCatalog:
         if not is_complete:
             await records.commit(seen, changes, None)
             return False
+        known = None if before is None else entity_as_json(before)
         event = audit_event(now_ms, "entity_deleted", entity_id, principal,
-                            before=entity_as_json(before), after=None)  # fmt: skip
-        await records.commit(seen, {**changes, entity_id: None}, event)
+                            before=known, after=None)  # fmt: skip
+        if before is not None:
+            changes[entity_id] = None
+        await records.commit(seen, changes, event)
         return True
 
     async def list_entities(

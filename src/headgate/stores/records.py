@@ -87,7 +87,7 @@ class Records(Protocol):
         ...
 
     async def read_family(self, namespace: str, entity_id: str) -> EntityFamily:
-        """An entity with its children and levels; none of these where there is no such entity."""
+        """An entity with its children and levels; levels also where it was never registered."""
         ...
 
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:

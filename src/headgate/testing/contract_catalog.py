@@ -40,6 +40,10 @@ async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
     assert dict(made.metadata) == {"tier": "gold", "n": [1, {"deep": None}]}
     assert await _catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
     assert await catalog.get_entity(ns, "nobody") is None
+    child = Entity("child", None, "org", True, {}, Mode.DISABLED)
+    assert await catalog.create_entity(ns, child, None, 7) == await catalog.get_entity(ns, "child")
+    seen = (await catalog.lookup(ns, "child", "r")).lineage
+    assert [one.entity.mode for one in seen if one.entity] == [Mode.DISABLED, Mode.NORMAL]
 
 
 async def parents_must_exist_and_never_form_a_ring(arena: Arena) -> None:
@@ -84,6 +88,19 @@ async def deleting_an_entity_frees_its_children(arena: Arena) -> None:
     assert child is not None
     assert child.parent_id is None
     assert await _catch(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
+
+
+async def what_was_never_registered_can_be_deleted(arena: Arena) -> None:
+    """Limits are stored for anybody; whoever has some can be deleted, and only once."""
+    catalog, ns = arena.backend.catalog, arena.namespace
+    for resource in ("r", "s"):
+        await catalog.update_stored(ns, Level("guest", resource), {"limits": (RPM,)}, None, 1)
+    await catalog.delete_entity(ns, "guest", "ada", 2)
+    assert await catalog.get_stored(ns, Level("guest", "r")) is None
+    assert await catalog.list_resources(ns, of_entities=True) == []
+    event, *_ = await arena.backend.ledger.audit(ns, "guest", limit=1, before=None)
+    assert (event.action, event.details["before"]) == ("entity_deleted", None)
+    assert await _catch(catalog.delete_entity(ns, "guest", None, 3), EntityNotFoundError)
 
 
 async def children_are_listed_page_by_page(arena: Arena) -> None:

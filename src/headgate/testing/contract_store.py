@@ -327,6 +327,18 @@ async def a_refusal_counts_no_soft_limit_among_its_reasons(arena: Arena) -> None
         assert (await arena.take(demand)).allowed
 
 
+async def a_verdict_names_the_nearest_limit(arena: Arena) -> None:
+    """Of an admission the limit that the next such demands meet first; of a refusal, that one."""
+    wide = arena.demand([Limit.per_second("rpm", 100)], {"rpm": 1}, entity_id="child")
+    tight = arena.demand([Limit.per_second("rpm", 2)], {"rpm": 1}, entity_id="parent")
+    for left in (1, 0, 0):
+        nearest = (await arena.take(wide, tight)).nearest
+        assert nearest is not None
+        assert (nearest.entity_id, nearest.available) == ("parent", left)
+    assert nearest is not None
+    assert nearest.exceeded
+
+
 async def any_program_agrees_with_the_pure_model(arena: Arena) -> None:
     """Random demands, debits and credits over several buckets, step by step as `decide` says."""
     rng = random.Random(7)

@@ -141,7 +141,7 @@ async def _brief(world: World, check: CheckRequest) -> Admission | CheckResult |
 
 def _sums(world: World) -> Counter[tuple[str, str, str]]:
     found: Counter[tuple[str, str, str]] = Counter()
-    for scope, resource, tokens, checks in world.yeses:
+    for scope, resource, tokens, checks, _ in world.yeses:
         found[scope, resource, "tokens"] += tokens
         found[scope, resource, "checks"] += checks
     return found

@@ -53,6 +53,22 @@ def test_entities_from_birth_to_death(desk: Desk) -> None:
     assert (gone.status, gone.json["code"]) == (404, "ENTITY_NOT_FOUND")
 
 
+def test_a_parent_that_cannot_be_is_named_as_such(desk: Desk) -> None:
+    desk("POST", f"{NS}/entities", {"id": "user:ann"})
+    for parent_id, status in (("nobody", 404), ("no body", 400)):
+        for method, path in (("POST", ""), ("PATCH", "/user:ann")):
+            body = {"parent_id": parent_id, **({"id": "user:bob"} if method == "POST" else {})}
+            said = desk(method, f"{NS}/entities{path}", body)
+            assert (said.status, said.json.get("field")) == (status, "parent_id"), (method, said)
+            assert parent_id in said.json["detail"] or status == 400
+
+
+def test_a_window_that_is_none_is_named_as_it_was_sent(desk: Desk) -> None:
+    said = desk("GET", f"{NS}/usage", query="window=weekly")
+    assert (said.status, said.json["field"]) == (400, "window")
+    assert "hourly, daily, monthly" in said.json["detail"]
+
+
 def test_what_cannot_be_written_as_json_is_a_problem_like_any_other(desk: Desk) -> None:
     """The library takes half of a surrogate pair in metadata; no JSON has it."""
     run(desk.world.repository.create_entity("e", metadata={"a": "\ud800"}))

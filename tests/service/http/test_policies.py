@@ -112,7 +112,7 @@ async def test_costs_shadow_and_labels(file: Path) -> None:
     await setting.take(1, resource="api.elsewhere")
     text = setting.program.render().decode()
     assert 'headgate_requests_total{scope="user",resource="api.trial",allowed="true"} 3' in text
-    assert "headgate_shadowed_total 2" in text
+    assert 'headgate_shadowed_total{scope="user",resource="api.trial"} 2' in text
     assert 'headgate_tokens_consumed_total{scope="user",resource="api.search"} 5' in text
     assert 'resource="other"' in text
     assert "elsewhere" not in text

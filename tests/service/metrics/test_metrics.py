@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
+from headgate.core.decision import LimitStatus
+from headgate.core.limits import Limit
 from headgate.layers.breaker import BreakerState
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
@@ -192,6 +194,7 @@ def test_decisions_are_counted_by_place(
         "requests": {**place, "allowed": str(allowed).lower()},
         "exceeded": place,
         "errors": {"type": "STORAGE_UNAVAILABLE"},
+        "shadowed": place,
     }
     for name, count in {"exceeded": 0, **counted}.items():
         assert told(metrics, f"headgate_{name}_total", **labels.get(name, {})) == count, name
@@ -212,6 +215,25 @@ def test_names_nobody_configured_are_other_whoever_sends_them() -> None:
     assert told(metrics, "headgate_requests_total", **other, allowed="true") == 5000
     assert told(metrics, "headgate_errors_total", type="other") == 5000
     assert len(metrics._counters) == 1, "what was sent is not remembered"
+
+
+def test_a_resource_with_stored_limits_has_its_label() -> None:
+    """Policies need not name it; a scope's default, which fits whatever was sent, is no name."""
+    metrics = made()
+    limit = Limit.per_second("rps", 5)
+    for resource, source in (("llm", "resource"), ("own", "entity"), ("sent", "limiter"),
+                             ("any", "system"), ("every", "entity_default")):  # fmt: skip
+        status = LimitStatus("user:a", resource, "rps", limit, 4, 1, False, 0, source)
+        metrics.count_answer(CheckResult(True, "user", resource, 1, limits=(status,)))
+    metrics.count_admitted("user", "plain", 3, 2, True)
+    metrics.count_admitted("user", "unknown", 3, 2, False)
+    for resource, count in (("llm", 1), ("own", 1), ("plain", 2), ("other", 5)):
+        place = {"scope": "user", "resource": resource}
+        assert told(metrics, "headgate_requests_total", **place, allowed="true") == count, resource
+    metrics.configure((), ())
+    metrics.count_admitted("user", "plain", 1, 1, False)
+    place = {"scope": "user", "resource": "plain"}
+    assert told(metrics, "headgate_requests_total", **place, allowed="true") == 3
 
 
 def test_configured_names_are_bounded_too() -> None:

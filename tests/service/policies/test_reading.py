@@ -17,6 +17,7 @@ from headgate.layers.breaker import BreakerConfig
 from headgate.service.decide.rules import GLOBAL_DEFAULT
 from headgate.service.policies.decode import TOKENS_MAX
 from headgate.service.policies.policies import FILE_BYTES_MAX, Policies, check_content, check_file
+from headgate.stores.redis.client.url import parse as parse_redis_url
 from headgate.stores.redis.encoding import check_limits
 
 WHOLE = """\
@@ -101,8 +102,8 @@ def test_resolution_is_exact_then_scope_then_global_and_the_same_object_each_tim
 
 CHAT = """\
 rate_limits:
-  - {name: chat_requests, scope: user, resource: chat, limit: rpm, capacity: 60, refill_rate: 1}
-  - {name: chat_tokens, scope: user, resource: chat, limit: tpm, capacity: 1000000,
+  - {name: chat_requests, scope: user, resource: chat, limit_name: rpm, capacity: 60, refill_rate: 1}
+  - {name: chat_tokens, scope: user, resource: chat, limit_name: tpm, capacity: 1000000,
      refill_rate: 1000000/60, counts_tokens: true}
 """
 
@@ -114,7 +115,7 @@ def test_limits_have_names_and_a_policy_says_which_of_them_tokens_are() -> None:
     assert [limit.name for limit in rule.limits] == ["rpm", "tpm"]
     assert rule.counts == ("tpm",)
     shown = found.as_json()["rate_limits"]
-    assert [(one["limit"], one["counts_tokens"]) for one in shown] == [
+    assert [(one["limit_name"], one["counts_tokens"]) for one in shown] == [
         ("rpm", False),
         ("tpm", True),
     ]
@@ -126,12 +127,12 @@ def test_limits_have_names_and_a_policy_says_which_of_them_tokens_are() -> None:
 
 
 def test_what_is_wrong_with_the_names_of_limits_is_told() -> None:
-    twice = CHAT.replace("limit: tpm", "limit: rpm")
-    assert faults(twice) == ["p.yaml:3:61: the limit 'rpm' of user/chat is already on line 2"]
-    plain = CHAT.replace("limit: rpm, ", "").replace("limit: tpm", "limit: tokens")
-    assert faults(plain) == ["p.yaml:3:61: the limit 'tokens' of user/chat is already on line 2"]
+    twice = CHAT.replace("limit_name: tpm", "limit_name: rpm")
+    assert faults(twice) == ["p.yaml:3:5: the limit 'rpm' of user/chat is already on line 2"]
+    plain = CHAT.replace("limit_name: rpm, ", "").replace("limit_name: tpm", "limit_name: tokens")
+    assert faults(plain) == ["p.yaml:3:5: the limit 'tokens' of user/chat is already on line 2"]
     assert "counts_tokens is '1'; write true or false" in faults(rule_with(counts_tokens="1"))[0]
-    assert "limit" in faults(rule_with(limit="a b"))[0]
+    assert "limit_name" in faults(rule_with(limit_name="a b"))[0]
 
 
 def test_the_global_default_can_be_set_and_switched_off() -> None:
@@ -163,6 +164,136 @@ def test_several_policies_of_one_place_are_limits_of_one_bucket() -> None:
     alone = good("\n".join(text.splitlines()[:2])).limits_for("user", "a")
     assert alone is not None
     assert alone.limits == rule.limits[:1], "the first keeps its limit when others join"
+
+
+def test_a_limit_is_written_as_it_is_everywhere() -> None:
+    """In words or numbers, one or a list; `soft` is what `shadow` is."""
+    text = (
+        "rate_limits:\n"
+        "  - {name: search, scope: user, resource: a, limit: 100/minute burst 150 soft}\n"
+        "  - {name: daily, scope: user, resource: a, limit: 5000/day}\n"
+        "  - name: llm\n"
+        "    scope: user\n"
+        "    resource: gpt-4\n"
+        "    limits: [rpm:60/min, {name: tpm, capacity: 9, refill_amount: 3, "
+        "refill_period_seconds: 2}]\n"
+        "  - {name: trial, scope: ip, limits: {rps: 5/s}, shadow: true}\n"
+        "runtime: {default_limit: 10/s burst 1000}\n"
+    )
+    found = good(text)
+    search = found.limits_for("user", "a")
+    assert search is not None
+    assert search.limits == (
+        Limit.per_minute("tokens", 100, 150, soft=True),
+        Limit.per_day("daily", 5000),
+    )
+    llm = found.limits_for("user", "gpt-4")
+    assert llm is not None
+    assert llm.limits == (Limit.per_minute("rpm", 60), Limit("tpm", 9, 3, 2))
+    trial = found.limits_for("ip", "x")
+    assert trial is not None
+    assert (trial.limits, trial.shadow) == ((Limit.per_second("rps", 5, soft=True),), True)
+    assert found.limits_for("global", "x") is GLOBAL_DEFAULT
+    assert [search.label(one) for one in ("tokens", "daily")] == ["search", "daily"]
+    assert [llm.label(one) for one in ("rpm", "tpm")] == ["llm.rpm", "llm.tpm"]
+    assert trial.label("rps") == "trial"
+
+
+def test_a_second_policy_does_not_rename_the_first() -> None:
+    first = "  - {name: burst, scope: user, capacity: 10, refill_rate: 1}\n"
+    second = "  - {name: daily, scope: user, capacity: 500, refill_rate: 1}\n"
+    alone, joined = good("rate_limits:\n" + first), good("rate_limits:\n" + first + second)
+    rules = [one.limits_for("user", "a") for one in (alone, joined)]
+    assert [rule.label("tokens") for rule in rules if rule] == ["burst", "burst"]
+    assert rules[1] is not None
+    assert rules[1].label("daily") == "daily"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("limit: 5/s, capacity: 5", "limit says it all; leave out capacity"),
+        ("limit: 5/s, limits: [a:5/s]", "limit says it all; leave out limits"),
+        ("limit: lots", "is not a limit"),
+        ("limits: [a:5/s, a:6/s]", "twice"),
+        ("limits: []", "1 to 16"),
+        ("limit: 9000000000000/s", "does not fit"),
+        ("limit: 2000/s burst 1", "1000 times"),
+        ("limit: 5/400d", "counts over more than"),
+        ("limits: [wcu:5/s]", "reserved"),
+        ("limit: [5/s]", "must be text, not a list"),
+    ],
+)
+def test_limits_in_words_that_are_refused(fields: str, said: str) -> None:
+    found = faults(f"rate_limits:\n  - {{name: n, scope: user, {fields}}}\n")
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_limits_of_one_place_have_names_of_their_own() -> None:
+    entry = "  - {{name: {}, scope: user, limits: [rpm:5/s]}}\n"
+    found = faults("rate_limits:\n" + entry.format("a") + entry.format("b"))
+    assert found == ["p.yaml:3:5: the limit 'rpm' of user is already on line 2"]
+
+
+REDIS = [
+    ("redis://h:1/2", "redis://h:1/2"),
+    ("{url: redis://h:1/2}", "redis://h:1/2"),
+    ("{}", "redis://localhost:6379/0"),
+    ("{host: redis, port: 6380, db: 3}", "redis://redis:6380/3"),
+    ("{host: redis, password: 'p@ss/w', ssl: true}", "rediss://:p%40ss%2Fw@redis:6379/0"),
+    ("{host: '::1', username: u, password: null}", "redis://u:@[::1]:6379/0"),
+    ("{max_connections: 50, socket_timeout: 0.5}",
+     "redis://localhost:6379/0?connections=50&timeout_ms=500"),
+    ("{url: 'redis://h:1?timeout_ms=5', max_connections: 50}",
+     "redis://h:1?timeout_ms=5&connections=50"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "url"), REDIS)
+def test_the_store_may_be_said_as_a_redis(said: str, url: str) -> None:
+    store = good(f"runtime: {{redis: {said}}}\n").runtime.store
+    assert store == url
+    assert parse_redis_url(store).kind == "single"
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("{hots: hunter2}", "no key 'hots'; did you mean 'host'?"),
+        ("{host: 'hunter2:6379'}", "without a port"),
+        ("{password: [hunter2]}", "must be text"),
+        ("{url: redi://u:hunter2@x}", "is not the URL of a store"),
+        ("{url: redis://x, port: 5}", "is in the URL already"),
+        ("{port: 0}", "from 1 to 65535"),
+        ("{host: x}, store: memory://", "keep one of them"),
+    ],
+)
+def test_a_redis_that_cannot_be_is_told_without_its_password(said: str, text: str) -> None:
+    found = faults(f"runtime: {{redis: {said}}}\n")
+    assert text in "".join(found)
+    assert "hunter2" not in "".join(found)
+
+
+def test_the_file_of_the_request_loads() -> None:
+    """What the service was asked to read: scopes, fractions, patterns, costs, breaker and Redis."""
+    found = good(
+        "rate_limits:\n"
+        "  - {name: one, scope: user, resource: api.search, capacity: 1000, refill_rate: 10.0}\n"
+        "  - {name: default, scope: user, capacity: 100, refill_rate: 1.0, burst_multiplier: 1.5,\n"
+        "     min_refill_interval_ms: 100}\n"
+        "  - {name: by_ip, scope: ip, resource: global, capacity: 100, refill_rate: 5.0,\n"
+        '     key_pattern: "ip:{ip_address}:global"}\n'
+        "token_costs:\n"
+        "  - {endpoint: /api/ml/predict, tokens: 10}\n"
+        "runtime:\n"
+        "  fail_open: true\n"
+        "  circuit_breaker: {failure_threshold: 5, success_threshold: 2, timeout_seconds: 10,\n"
+        "    max_timeout_seconds: 60, backoff_multiplier: 2}\n"
+        "  redis: {host: localhost, port: 6379, db: 0, max_connections: 50, socket_timeout: 5}\n"
+    )
+    assert [policy.name for policy in found.policies] == ["one", "default", "by_ip"]
+    assert found.runtime.store == "redis://localhost:6379/0?connections=50&timeout_ms=5000"
 
 
 def test_more_policies_than_a_bucket_has_limits() -> None:
@@ -286,7 +417,7 @@ def test_all_errors_at_once_in_the_order_of_the_file() -> None:
         "p.yaml:6:28: timeout_seconds is more than max_timeout_seconds",
         "p.yaml:6:62: runtime.fail_open is 'maybe'; write true or false",
         "p.yaml:6:69: runtime has no key 'color'; there are: fail_open, circuit_breaker, store, "
-        "default_limit",
+        "redis, default_limit",
         "p.yaml:6:76: tags ('!red') are not allowed; write the plain value",
         "p.yaml:7:1: the file has no key 'runtim'; did you mean 'runtime'?",
     ]
@@ -358,9 +489,9 @@ def test_as_json_tells_all_but_the_store() -> None:
     for url in ("redis://u:hunter2@[x", "redi://u:hunter2@x", "redis://u:hunter2@x?a=1&a=2"):
         assert "hunter2" not in "".join(faults(f"runtime: {{store: '{url}'}}\n"))
     assert told["rate_limits"][1] == {
-        "name": "anybody", "scope": "user", "resource": None, "limit": "tokens",
-        "capacity": 150, "refill_amount": 1, "refill_period_seconds": 10, "shadow": False,
-        "counts_tokens": False, "key_pattern": None,
+        "name": "anybody", "scope": "user", "resource": None, "limit_name": "tokens",
+        "limit": "tokens: 1/10s burst 150", "capacity": 150, "refill_amount": 1,
+        "refill_period_seconds": 10, "shadow": False, "counts_tokens": False, "key_pattern": None,
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000

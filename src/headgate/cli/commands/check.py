@@ -8,7 +8,7 @@ from headgate.admin.documents import explanation_as_json
 from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
 from headgate.cli.output import Columns, Output, duration, table_of
 from headgate.cli.session import LIMITED, OK, Session
-from headgate.core.decision import Verdict
+from headgate.core.decision import LimitStatus, Verdict
 from headgate.core.errors import RateLimitExceeded
 from headgate.core.limits import Limit
 
@@ -54,12 +54,20 @@ def check(
     try:
         with limiter.acquire(entity_id, resource, amounts, override, wait=wait_s) as lease:
             available = limiter.available(entity_id, resource, override)
-            taken, degraded = dict(lease.consumed), lease.degraded
+            taken, degraded, nearest = dict(lease.consumed), lease.degraded, lease.nearest
     except RateLimitExceeded as refused:
         return _output(refused, allowed=False)
-    document = {"allowed": True, "taken": taken, "available": available, "degraded": degraded}
+    document = {"allowed": True, "taken": taken, "available": available, "degraded": degraded,
+                "nearest": None if nearest is None else nearest.as_dict()}  # fmt: skip
     left = ", ".join(f"{name} {value}" for name, value in available.items())
-    return Output(document, f"admitted; left: {left}")
+    return Output(document, f"admitted; left: {left}", *_nearest_lines(nearest))
+
+
+def _nearest_lines(nearest: LimitStatus | None) -> list[str]:
+    if nearest is None:
+        return []
+    where = f"{nearest.limit_name} of {nearest.entity_id}"
+    return [f"nearest: {where}, {nearest.available} of {nearest.limit.capacity} left"]
 
 
 STATUS_COLUMNS: Columns = {
@@ -71,10 +79,16 @@ STATUS_COLUMNS: Columns = {
 
 def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
     statuses = [status.as_dict() for status in outcome.statuses]
-    wait_ms = outcome.retry_after_ms
+    wait_ms, nearest = outcome.retry_after_ms, outcome.nearest
     return Output(
-        {"allowed": allowed, "retry_after_ms": wait_ms, "limits": statuses},
+        {
+            "allowed": allowed,
+            "retry_after_ms": wait_ms,
+            "limits": statuses,
+            "nearest": None if nearest is None else nearest.as_dict(),
+        },
         "would be admitted" if allowed else f"limited; retry after {duration(wait_ms)}",
+        *_nearest_lines(nearest),
         table_of(statuses, STATUS_COLUMNS),
         exit_code=OK if allowed else LIMITED,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -13,14 +13,12 @@ from headgate.admin.documents import limits_as_json
 from headgate.cli.options import command_group, yes_option
 from headgate.cli.output import Output, OutputTable, confirm, pluralize, progress, show, table_of
 from headgate.cli.session import ERROR, OK, CommandFailed, Session
-from headgate.core.errors import ValidationError
 from headgate.core.levels import Level, OnUnavailable, StoredLevel
 from headgate.core.limits import (
     DEFAULT_RESOURCE,
     Limit,
     parse_config_resource,
     parse_entity_id,
-    parse_limits,
     parse_resource,
 )
 from headgate.core.runtime import run
@@ -35,6 +33,7 @@ from headgate.declare.apply import (
     preview,
 )
 from headgate.declare.yaml_fields import (
+    NUMBERS,
     FieldReader,
     Fields,
     Findings,
@@ -51,11 +50,7 @@ from headgate.declare.yaml_fields import (
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 NAME_LENGTH_MAX = 256
-NUMBER_MAX = 10**16  # more than a Limit accepts, whose own message is better
 EMPTY = "the file is empty; declare system, resources or entities"
-NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")
-
-Made = TypeVar("Made")
 
 
 def decode(content: bytes, findings: Findings) -> Declaration:
@@ -103,6 +98,9 @@ class _DeclarationDecoder:
         return Declaration(self.levels, self.entities)
 
     def _system(self, node: Node) -> None:
+        if isinstance(node, Listing):
+            self.levels[Level()] = StoredLevel(self._limits(node))
+            return
         parts = self._fields(node, "system", ("limits", "on_unavailable"), ("limits",))
         rule: OnUnavailable | None = None
         if "on_unavailable" in parts:
@@ -128,11 +126,19 @@ class _DeclarationDecoder:
         if "cascade" in parts:
             said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
         self.entities[entity_id] = said
-        for key, limits_node in self._entries(parts.get("limits"), "limits of an entity"):
+        held = parts.get("limits")
+        if isinstance(held, Listing):  # on every resource
+            self._of_entity(entity_id, DEFAULT_RESOURCE, held)
+            return
+        for key, limits_node in self._entries(held, "limits of an entity"):
             resource = self._parse_name(key, parse_config_resource)
-            limits = self._limits(limits_node)
-            if resource is not None and limits:
-                self.levels[Level(entity_id, resource)] = StoredLevel(limits)
+            if resource is not None:
+                self._of_entity(entity_id, resource, limits_node)
+
+    def _of_entity(self, entity_id: str, resource: str, node: Node) -> None:
+        limits = self._limits(node)
+        if limits:
+            self.levels[Level(entity_id, resource)] = StoredLevel(limits)
 
     def _title(self, node: Node) -> str | None:
         title = self.reader.word(node, "name")
@@ -142,36 +148,11 @@ class _DeclarationDecoder:
 
     def _parse_name(self, node: Node, parse: Callable[[object], str]) -> str | None:
         word = self.reader.word(node, "a name")
-        return None if word is None else self._try(node, lambda: parse(word))
+        return None if word is None else self.reader.made(node, lambda: parse(word))
 
     def _limits(self, node: Node) -> tuple[Limit, ...]:
-        """`[rpm:100/min]`, or `{rpm: 100/min, tpm: {capacity: …, refill_amount: …, …}}`."""
-        found: list[Limit | None]
-        if isinstance(node, Listing):
-            found = [self._limit(one, None) for one in node.items]
-        else:
-            found = [self._limit(value, key.text) for key, value in self._entries(node, "limits")]
-        limits = [limit for limit in found if limit is not None]
-        if len(limits) < len(found) or not (found or is_empty(node)):
-            return ()  # the findings say what is wrong
-        return self._try(node, lambda: parse_limits(limits)) or ()
-
-    def _limit(self, node: Node, name: str | None) -> Limit | None:
-        if name is not None and isinstance(node, Fields):
-            return self._limit_of_fields(node, name)
-        words = self.reader.word(node, "a limit")
-        return None if words is None else self._try(node, lambda: Limit.parse(words, name=name))
-
-    def _limit_of_fields(self, node: Node, name: str) -> Limit | None:
-        parts = self._fields(node, f"limit {name}", (*NUMBERS, "soft"), NUMBERS)
-        values = [
-            self.reader.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts
-        ]
-        soft = self.reader.switch(parts["soft"], "soft") if "soft" in parts else False
-        if None in values or len(values) < len(NUMBERS):
-            return None
-        capacity, amount, period_s = (value or 0 for value in values)
-        return self._try(node, lambda: Limit(name, capacity, amount, period_s, soft or False))
+        """A list of limits, or `limits:` and that list: the same at every level."""
+        return self.reader.limits(_list_in(node)) or ()
 
     def _fields(
         self, node: Node, what: str, known: Sequence[str], required: Sequence[str] = ()
@@ -183,12 +164,16 @@ class _DeclarationDecoder:
     def _entries(self, node: Node | None, what: str) -> list[tuple[Scalar, Node]]:
         return [] if node is None or is_empty(node) else self.reader.entries(node, what)
 
-    def _try(self, node: Node, make: Callable[[], Made]) -> Made | None:
-        try:
-            return make()
-        except ValidationError as error:
-            self.reader.fault(node, str(error))
-            return None
+
+def _list_in(node: Node) -> Node:
+    """The list in `{limits: [rpm:5/s]}`; the node itself where `limits` is a limit's own name."""
+    if isinstance(node, Fields) and list(node.values) == ["limits"]:
+        held = node.values["limits"]
+        if isinstance(held, Listing) or (
+            isinstance(held, Fields) and not held.values.keys() & {*NUMBERS, "soft"}
+        ):
+            return held
+    return node
 
 
 # --------------------------------------------------------------------------------------------------
@@ -287,16 +272,12 @@ def _limit_lines(change: LevelChange) -> list[str]:
         if before.get(name) == after.get(name):
             continue
         if name in before:
-            lines.append(f"- {_limit_text(before[name])}")
+            lines.append(f"- {before[name]}")
         if name in after:
-            lines.append(f"+ {_limit_text(after[name])}")
+            lines.append(f"+ {after[name]}")
     if change.rule_before is not change.rule_after and change.rule_after is not None:
         lines.append(f"+ on_unavailable {change.rule_after.value}")
     return lines
-
-
-def _limit_text(limit: Limit) -> str:
-    return f"{limit}{' soft' if limit.soft else ''}"
 
 
 def _fields_text(values: Mapping[str, Any]) -> str:

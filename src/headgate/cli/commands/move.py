@@ -99,8 +99,8 @@ def _open_output(output: str) -> Iterator[Callable[[str], Any]]:
 def import_(session: Session, file: str, existing: str, dry_run: bool) -> Output:
     """Read what an export wrote into this store and namespace.
 
-    Every line is checked before the first is written. What the store has already is not changed, so
-    an import that was cut short can be repeated with --existing replace.
+    Every line is checked before the first is written. Each line is one write, so an import that was
+    cut short leaves nothing half done: give the same command again and it goes on.
     """
     with _open_input(file) as lines:
         total = sum(1 for _ in read_lines(lines))

@@ -147,15 +147,17 @@ def _count(admissions: Sequence[tuple[Target, int]], on_admitted: OnAdmitted) ->
     """Tells what was plainly admitted, neighbours of one kind at once."""
     scope = resource = ""
     tokens = checks = 0
+    is_stored = False
     for target, taken in admissions:
         if target.resource != resource or target.scope != scope:
             if checks:
-                on_admitted(scope, resource, tokens, checks)
+                on_admitted(scope, resource, tokens, checks, is_stored)
             scope, resource, tokens, checks = target.scope, target.resource, 0, 0
+            is_stored = target.frame is not None and target.frame.is_stored
         tokens += taken
         checks += 1
     if checks:
-        on_admitted(scope, resource, tokens, checks)
+        on_admitted(scope, resource, tokens, checks, is_stored)
 
 
 async def _decide_one(service: Service, check: CheckRequest, whole: bool) -> ItemResult:

@@ -155,7 +155,9 @@ def to_service_error(error: Exception) -> ServiceError:
         case errors.NamespaceNotFoundError() | errors.NamespaceStateError():
             return not_found()
         case errors.EntityNotFoundError():
-            return ServiceError(Code.ENTITY_NOT_FOUND, "the entity does not exist; create it first")
+            which = "the entity" if error.field is None else f"entity {error.entity_id!r}"
+            detail = f"{which} does not exist; create it first"
+            return ServiceError(Code.ENTITY_NOT_FOUND, detail, field=error.field)
         case errors.EntityExistsError():
             return ServiceError(Code.CONFLICT, "the entity exists already; change it instead")
         case errors.VersionMismatchError():

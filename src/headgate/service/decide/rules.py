@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from headgate.core.bucket import MILLI
@@ -34,6 +35,9 @@ IDENTIFIER_KEYS = {"user": "user_id", "ip": "ip_address", "api_key": "api_key"}
 EXACT, SCOPE, GLOBAL = "exact", "scope", "global"
 
 
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
 class Rule:
     """The limits of one policy, told apart by identity.
 
@@ -42,7 +46,7 @@ class Rule:
     `tokens` means where there are several.
     """
 
-    __slots__ = ("counts", "defaults", "level", "limits", "name", "shadow")
+    __slots__ = ("counts", "defaults", "labels", "level", "limits", "name", "shadow")
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class Rule:
         shadow: bool = False,
         level: str = EXACT,
         counts: tuple[str, ...] = (),
+        labels: Mapping[str, str] = NO_LABELS,
     ) -> None:
         if level not in (EXACT, SCOPE, GLOBAL):
             raise ValidationError("level", level, f"must be {EXACT!r}, {SCOPE!r} or {GLOBAL!r}")
@@ -61,14 +66,18 @@ class Rule:
         self.shadow = shadow
         self.level = level
         self.counts = counts
+        self.labels = labels
         self.defaults = Defaults(self.limits, whole=True)
 
     def __repr__(self) -> str:
         return f"Rule({self.name!r}, {[str(limit) for limit in self.limits]}, level={self.level!r})"
 
     def label(self, limit_name: str) -> str:
-        """What the limit is called in headers and answers: the policy's name, and the limit's too
-        where the policy has several."""
+        """What the limit is called in headers and answers: the name of the policy it came from,
+        whoever else joins. Without policies the rule's name, and the limit's too of several."""
+        said = self.labels.get(limit_name)
+        if said is not None:
+            return said
         return self.name if len(self.limits) == 1 else f"{self.name}.{limit_name}"
 
 
@@ -165,13 +174,15 @@ class LimitConstants:
     `wording` belongs to the wire that tells it: what it has written once.
     """
 
-    __slots__ = ("amount_milli", "capacity", "capacity_milli", "name", "period_ms", "terms",
-                 "window_s", "wording")  # fmt: skip
+    __slots__ = ("amount_milli", "capacity", "capacity_milli", "is_stored", "name", "period_ms",
+                 "terms", "window_s", "wording")  # fmt: skip
 
     def __init__(self, terms: Terms, name: str) -> None:
         spec = terms.specs[0]
         self.terms = terms
         self.name = name
+        # whether somebody stored it under the resource's name
+        self.is_stored = terms.sources[0] in ("entity", "resource")
         self.capacity_milli, self.amount_milli, self.period_ms = spec.rate
         self.capacity = self.capacity_milli // MILLI
         window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)

@@ -84,7 +84,8 @@ LOG_DENIED_MS = 60_000
 log = logging.getLogger("headgate.service")
 
 OnAnswer = Callable[[CheckResult], None]
-OnAdmitted = Callable[[str, str, int, int], None]  # scope, resource, tokens, of how many checks
+# Scope, resource, tokens, of how many checks, and whether the limit is stored for the resource.
+OnAdmitted = Callable[[str, str, int, int, bool], None]
 
 
 class Service:
@@ -174,7 +175,8 @@ class Service:
                 admitted = self.plain_admission(ruling.verdict, target) if trouble is None else None
             if admitted is not None:
                 if self.on_admitted is not None:
-                    self.on_admitted(target.scope, resource, tokens, 1)
+                    is_stored = admitted.limit.is_stored
+                    self.on_admitted(target.scope, resource, tokens, 1, is_stored)
                 return admitted
         return self.conclude(ruling, target, amounts, dry_run, namespace)
 

@@ -11,7 +11,12 @@ from msgspec import UNSET
 from headgate.admin import documents
 from headgate.admin.reports import Reports
 from headgate.core.errors import EntityNotFoundError, ValidationError
-from headgate.core.history import iso_time_or_none, parse_audit_cursor, parse_time_ms
+from headgate.core.history import (
+    iso_time_or_none,
+    parse_audit_cursor,
+    parse_time_ms,
+    parse_window_type,
+)
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
@@ -230,7 +235,7 @@ def _permit_parent(call: RouteCall, parent_id: str | None) -> None:
     """Whoever may act for some entities cannot have others pay for them: a foreign parent looks as
     if it were not there."""
     if parent_id is not None and not _reaches(call, ADMIN, parent_id):
-        raise EntityNotFoundError(parent_id)
+        raise EntityNotFoundError(parent_id, "parent_id")
 
 
 async def _switch(call: RouteCall, mode: calls.ModeName, whom: Mapping[str, str]) -> None:
@@ -282,13 +287,20 @@ async def list_usage(call: RouteCall) -> Document:
     found, cursor = await call.ns.get_usage_snapshots(
         query.get("entity_id"),
         query.get("resource"),
-        query.get("window"),
+        _window(query.get("window")),
         _moment(call, "start"),
         _moment(call, "end"),
         query.get("limit", PAGE),
         query.get("cursor"),
     )
     return {"items": [documents.usage_as_json(one) for one in found], "cursor": cursor}
+
+
+def _window(text: str | None) -> str | None:
+    try:
+        return parse_window_type(text, "window")
+    except ValidationError as error:
+        raise invalid("window", error.reason) from None
 
 
 async def list_audit(call: RouteCall) -> Document:

@@ -202,6 +202,8 @@ ANSWERS: dict[str, Schema] = {
     "Audit": items(_EVENT, cursor=_CURSOR),
     "Explanation": answer(
         "entity_id resource mode:mode parents:frees",
+        nearest={"type": "array", "items": answer("limit_name entity_id source")},
+        warnings={"type": "array", "items": WORD},
         policy=maybe(answer("name level shadow:flag")),
         limits={
             "type": "array",

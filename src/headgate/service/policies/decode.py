@@ -6,11 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from headgate.core.errors import InvalidNameError, ValidationError
 from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_resource
-from headgate.declare.yaml_fields import FieldReader, Findings, Node, Scalar
+from headgate.declare.yaml_fields import (
+    PERIOD_SECONDS_MAX,
+    FieldReader,
+    Fields,
+    Findings,
+    Node,
+    Scalar,
+    kind_of,
+)
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
 from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
@@ -18,6 +28,8 @@ from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
 ENDPOINT_LENGTH_MAX = 256
 PATTERN_LENGTH_MAX = 256
 
+_PLAIN = ("capacity", "refill_rate")
+_HOST = re.compile(r"[a-zA-Z0-9_.\-]{1,253}|[0-9a-fA-F:.]{2,64}")
 _ENDPOINT = re.compile(r"/[!-~]*")
 _PATTERN = re.compile(r"(?:[a-zA-Z0-9_.\-:@/]|\{[a-z][a-z0-9_]{0,31}\})+")
 _PATTERN_FIELD = re.compile(r"\{([a-z0-9_]+)\}")
@@ -26,11 +38,12 @@ _GIVEN_FIELDS = ("scope", "resource")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One entry of `rate_limits`; without a resource it is its scope's default.
+    """One limit of an entry of `rate_limits`; without a resource it is its scope's default.
 
     `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
-    what it would have refused. Where several policies are limits of one bucket, a request's tokens
-    are of those with `counts_tokens`.
+    what it would have refused. `label` is what headers and answers call it: the policy's name, and
+    the limit's too where the entry lists several. Where several policies are limits of one bucket,
+    a request's tokens are of those with `counts_tokens`.
     """
 
     name: str
@@ -39,6 +52,7 @@ class Policy:
     limit: Limit
     key_pattern: str | None = None
     counts_tokens: bool = False
+    label: str = ""
 
     @property
     def shadow(self) -> bool:
@@ -114,10 +128,26 @@ FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a secon
 DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 
 _AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
-_POLICY = ("name", "scope", "resource", "limit", *_AMOUNTS, "counts_tokens", "key_pattern",
-           "min_refill_interval_ms")  # fmt: skip
+_WORDED = ("limit", "limits")  # in the grammar of every other list of limits
+_POLICY = (
+    "name", "scope", "resource", *_WORDED, "limit_name", *_AMOUNTS, "counts_tokens", "key_pattern",
+    "min_refill_interval_ms",
+)  # fmt: skip
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
-_RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
+_RUNTIME = ("fail_open", "circuit_breaker", "store", "redis", "default_limit")
+_REDIS = ("url", "host", "port", "db", "username", "password", "ssl", "max_connections",
+          "socket_timeout")  # fmt: skip
+
+
+def _does_not_fit(limit: Limit) -> str | None:
+    """Why no store keeps the limit exactly; None where all do."""
+    if limit.refill_amount > limit.capacity * FILL_PER_SECOND_MAX * limit.refill_period_seconds:
+        return f"{limit} refills more than 1000 times its capacity a second"
+    if max(limit.capacity, limit.refill_amount) > TOKENS_MAX:
+        return f"{limit} does not fit; each of its amounts may be {TOKENS_MAX} tokens"
+    if limit.refill_period_seconds > PERIOD_SECONDS_MAX:
+        return f"{limit} counts over more than {PERIOD_SECONDS_MAX} seconds"
+    return None
 
 
 def value_of(
@@ -187,29 +217,74 @@ class _PolicyDecoder:
 
     def rate_limits(self, node: Node, section: str) -> None:
         for item in self.reader.items(node, section, RULES_MAX):
-            policy = self._policy(item)
-            if policy is not None:
-                self.decoded.policies.append(policy)
+            self.decoded.policies += self._entry(item)
 
-    def _policy(self, node: Node) -> Policy | None:
+    def _entry(self, node: Node) -> list[Policy]:
+        """The policies of one entry: one for each of its limits."""
         reader = self.reader
-        required = ("name", "scope", "capacity", "refill_rate")
+        worded = isinstance(node, Fields) and bool(node.values.keys() & {*_WORDED})
+        required = ("name", "scope", *(() if worded else _PLAIN))
         given = reader.fields(node, "a rate limit", _POLICY, required)
         if given is None:
-            return None
+            return []
         name = value_of(given, "name", self._name)
         scope = value_of(given, "scope", reader.text, parse_scope)
         resource = value_of(given, "resource", self._resource)
         pattern = value_of(given, "key_pattern", reader.text, parse_key_pattern)
-        limit_name = value_of(given, "limit", reader.text, parse_limit_name)
-        counts = value_of(given, "counts_tokens", reader.switch, usual=False)
-        limit = self._limit(given, limit_name or TOKENS)
-        if scope is None or limit is None or name is None:
-            return None
-        policy = Policy(name, scope, resource, limit, pattern, bool(counts))
+        limit_name = value_of(given, "limit_name", reader.text, parse_limit_name)
+        if limit_name is not None and "limits" in given:
+            reader.fault(
+                given["limit_name"], "limits have names of their own; leave limit_name out"
+            )
+        counts = bool(value_of(given, "counts_tokens", reader.switch, usual=False))
+        limits = (self._worded if worded else self._plain)(given, limit_name or TOKENS)
+        if scope is None or name is None or not limits:
+            return []
+        found = []
+        for limit in limits:
+            label = name if len(limits) == 1 else f"{name}.{limit.name}"
+            found.append(Policy(name, scope, resource, limit, pattern, counts, label))
         if pattern is not None:
-            self._identifier(given["key_pattern"], policy)
-        return self._add_limit(given.get("limit", node), policy, limit_name)
+            self._identifier(given["key_pattern"], found[0])
+        is_named = limit_name is not None or "limits" in given
+        return [self._add_limit(node, policy, is_named=is_named) for policy in found]
+
+    def _plain(self, given: dict[str, Node], limit_name: str) -> tuple[Limit, ...]:
+        limit = self._limit(given, limit_name)
+        return () if limit is None else (limit,)
+
+    def _worded(self, given: dict[str, Node], limit_name: str) -> tuple[Limit, ...]:
+        """`limit: 100/minute burst 150 soft`, or `limits:` and a list of such."""
+        said = [name for name in (*_WORDED, *_AMOUNTS[:3]) if name in given]
+        if len(said) > 1:
+            told = f"{said[0]} says it all; leave out {', '.join(said[1:])}"
+            self.reader.fault(given[said[1]], told)
+            return ()
+        shadow = value_of(given, "shadow", self.reader.switch, usual=False)
+        found = self._read_worded(given[said[0]], said[0], limit_name)
+        return tuple(replace(one, soft=one.soft or bool(shadow)) for one in found)
+
+    def _read_worded(self, node: Node, field: str, limit_name: str) -> tuple[Limit, ...]:
+        if field == "limits":
+            found = self.reader.limits(node) or ()
+        else:
+            limit = self._unnamed(node, limit_name)
+            found = () if limit is None else (limit,)
+        for limit in found:
+            told = _does_not_fit(limit)
+            if told is not None:
+                self.reader.fault(node, told)
+                return ()
+        return found
+
+    def _unnamed(self, node: Node, limit_name: str) -> Limit | None:
+        """One limit in words, or in numbers, without its name."""
+        if isinstance(node, Fields):
+            return self.reader.limit(node, limit_name)
+        words = self.reader.word(node, "limit")
+        if words is None:
+            return None
+        return self.reader.made(node, lambda: Limit.parse(words, name=limit_name))
 
     def _name(self, node: Node, field: str) -> str | None:
         name = self.reader.text(node, field, parse_limit_name)
@@ -240,26 +315,22 @@ class _PolicyDecoder:
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
             )
 
-    def _add_limit(self, node: Node, policy: Policy, limit_name: str | None) -> Policy:
+    def _add_limit(self, node: Node, policy: Policy, *, is_named: bool) -> Policy:
         """Policies for one (scope, resource) are limits of one bucket, which has so many seats.
 
         Where they do not say what their limits are called, the first is the plain limit and the
         others go by their names: a bucket that gets a second policy keeps the level of its first.
         """
         known = self._limits.setdefault((policy.scope, policy.resource), {})
-        if known and limit_name is None:
-            limit_name = policy.name
-        limit_name = limit_name or TOKENS
+        name = policy.limit.name if is_named or not known else policy.name
         where = f"{policy.scope}/{policy.resource}" if policy.resource else policy.scope
-        if limit_name in known:
-            line = known[limit_name]
-            self.reader.fault(
-                node, f"the limit {limit_name!r} of {where} is already on line {line}"
-            )
-        known.setdefault(limit_name, node.line)
+        if name in known:
+            told = f"the limit {name!r} of {where} is already on line {known[name]}"
+            self.reader.fault(node, told)
+        known.setdefault(name, node.line)
         if len(known) == LIMITS_MAX + 1:
             self.reader.fault(node, f"{where} has more than {LIMITS_MAX} rate limits")
-        return replace(policy, limit=replace(policy.limit, name=limit_name))
+        return replace(policy, limit=replace(policy.limit, name=name))
 
     def token_costs(self, node: Node, section: str) -> None:
         reader = self.reader
@@ -281,10 +352,12 @@ class _PolicyDecoder:
     def runtime(self, node: Node, section: str) -> None:
         """Outages, the breaker, the store and the global default."""
         given = self.reader.fields(node, section, _RUNTIME) or {}
+        if "store" in given and "redis" in given:
+            self.reader.fault(given["redis"], "runtime.redis and runtime.store: keep one of them")
         self.decoded.runtime = Runtime(
             value_of(given, "fail_open", self._fail_open),
             value_of(given, "circuit_breaker", self._breaker),
-            value_of(given, "store", self._store),
+            value_of(given, "redis", self._redis, usual=value_of(given, "store", self._store)),
         )
         self.decoded.default = value_of(given, "default_limit", self._default, usual=DEFAULT_LIMIT)
 
@@ -294,6 +367,8 @@ class _PolicyDecoder:
     def _default(self, node: Node, field: str) -> Limit | None:
         if isinstance(node, Scalar) and node.plain and node.text == "none":
             return None
+        if isinstance(node, Scalar):
+            return next(iter(self._read_worded(node, "limit", DEFAULT_LIMIT.name)), None)
         given = self.reader.fields(node, field, _AMOUNTS, ("capacity", "refill_rate"))
         return None if given is None else self._limit(given, DEFAULT_LIMIT.name)
 
@@ -309,6 +384,53 @@ class _PolicyDecoder:
             self.reader.fault(node, f"runtime.{field} is not the URL of a store, like {like}")
             return None
         return node.text
+
+    def _redis(self, node: Node, field: str) -> str | None:
+        """The store as a Redis by its parts, or by its URL: both make the URL of `store`."""
+        reader, what = self.reader, f"runtime.{field}"
+        if isinstance(node, Scalar):
+            return self._store(node, field)
+        given = reader.fields(node, what, _REDIS) or {}
+        if "url" in given:
+            for name in given.keys() - {"url", "max_connections", "socket_timeout"}:
+                reader.fault(given[name], f"{what}.{name} is in the URL already")
+            url = self._store(given["url"], f"{field}.url")
+        else:
+            url = self._redis_url(given)
+        options = {
+            "connections": value_of(given, "max_connections", reader.whole, 1, 1000),
+            "timeout_ms": value_of(given, "socket_timeout", partial(_milliseconds, reader)),
+        }
+        said = urlencode({name: value for name, value in options.items() if value is not None})
+        if url is None or not said:
+            return url
+        return f"{url}{'&' if '?' in url else '?'}{said}"
+
+    def _redis_url(self, given: dict[str, Node]) -> str | None:
+        reader = self.reader
+        host = value_of(given, "host", reader.word, usual="localhost")
+        port = value_of(given, "port", reader.whole, 1, 65_535, usual=6379)
+        db = value_of(given, "db", reader.whole, 0, 16_383, usual=0)
+        secure = value_of(given, "ssl", reader.switch, usual=False)
+        if host is not None and _HOST.fullmatch(host) is None:
+            reader.fault(given["host"], "host must be a name or an address, without a port")
+            return None
+        login = [quote(self._secret(given, name), safe="") for name in ("username", "password")]
+        at = f"{':'.join(login)}@" if any(login) else ""
+        if None in (host, port, db, secure):
+            return None
+        shown = f"[{host}]" if ":" in host else host
+        return f"redis{'s' if secure else ''}://{at}{shown}:{port}/{db}"
+
+    def _secret(self, given: Mapping[str, Node], name: str) -> str:
+        """Text that no error repeats; nothing is none."""
+        node = given.get(name)
+        if node is None or kind_of(node) == "nothing":
+            return ""
+        if isinstance(node, Scalar):
+            return node.text
+        self.reader.fault(node, f"runtime.redis.{name} must be text")
+        return ""
 
     def _breaker(self, node: Node, field: str) -> BreakerConfig | None:
         given = self.reader.fields(node, field, tuple(_BREAKER)) or {}

@@ -227,15 +227,19 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             shadow=all(policy.shadow for policy in group),
             level=EXACT if place[1] is not None else SCOPE,
             counts=tuple(policy.limit.name for policy in group if policy.counts_tokens),
+            labels={policy.limit.name: policy.label for policy in group},
         )
         for place, group in together.items()
     }
 
 
 def _contents(rule: Rule | None) -> tuple[Any, ...]:
-    return () if rule is None else (
-        rule.name, rule.limits, rule.shadow, rule.level, rule.counts,
-    )  # fmt: skip
+    return () if rule is None else _known_by(rule)
+
+
+def _known_by(rule: Rule) -> tuple[Any, ...]:
+    labels = tuple(rule.label(limit.name) for limit in rule.limits)
+    return rule.name, rule.limits, rule.shadow, rule.level, rule.counts, labels
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -243,6 +247,7 @@ def _limit_as_json(limit: Limit) -> dict[str, Any]:
         "capacity": limit.capacity,
         "refill_amount": limit.refill_amount,
         "refill_period_seconds": limit.refill_period_seconds,
+        "limit": str(limit),
         "shadow": limit.soft,
     }
 
@@ -252,7 +257,7 @@ def policy_as_json(policy: Policy) -> dict[str, Any]:
         "name": policy.name,
         "scope": policy.scope,
         "resource": policy.resource,
-        "limit": policy.limit.name,
+        "limit_name": policy.limit.name,
         **_limit_as_json(policy.limit),
         "counts_tokens": policy.counts_tokens,
         "key_pattern": policy.key_pattern,

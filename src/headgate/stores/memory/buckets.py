@@ -205,6 +205,12 @@ class MemoryStore:
                     self._ledger.count(BucketKey.from_text(text), record)
                     self._buckets[text] = mark_counted(record, now_ms)
 
+    def clear(self) -> None:
+        with self._lock:
+            self._buckets.clear()
+            self._to_look_at.clear()
+            self._once.clear()
+
     def drop_namespace(self, namespace: str) -> int:
         with self._lock:
             texts = [text for text in self._buckets if text.startswith(namespace + SEPARATOR)]

@@ -105,6 +105,11 @@ class MemoryLedger:
             lambda entry: event_time_ms(entry[1]) < audit_before_ms,
         )
 
+    def clear(self) -> None:
+        with self._lock:
+            self._usage.clear()
+            self._audit.clear()
+
     def drop_namespace(self, namespace: str) -> int:
         return self._drop(lambda row: row[2] == namespace, lambda entry: entry[0] == namespace)
 

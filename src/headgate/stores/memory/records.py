@@ -75,6 +75,10 @@ class MemoryExpiringRecords:
             ]
         return sorted(found, key=lambda pair: (pair[1].until_ms, pair[0]))[:limit]
 
+    def clear(self) -> None:
+        with self._lock:
+            self._texts.clear()
+
     def drop_namespace(self, namespace: str) -> None:
         with self._lock:
             for place in [place for place in self._texts if place[0] == namespace]:
@@ -234,8 +238,10 @@ class MemoryRecords:
 
     async def destroy(self) -> None:
         with self._lock:
-            for namespace_id in list(self._by_namespace):
-                await self.purge(namespace_id)
+            self._by_namespace.clear()
+            self._store.clear()
+            self._ledger.clear()
+            self._expiring.clear()
 
     def _active(self, namespace: str) -> NamespaceRecords:
         records = self._by_namespace.get(namespace)
@@ -263,3 +269,4 @@ class MemoryCatalog(RecordsCatalog):
 
     async def destroy(self) -> None:
         await self._destroy()
+        self._notes = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.create import RECORD, creation
 from headgate.stores.dynamodb.table.migrate import Migration, MigrationProgress, upgrade
 from headgate.stores.dynamodb.table.table import Table
+from tests.cli.kit import invoke
 from tests.stores.dynamodb.kit import NOW_MS, Watched, model_port, port_to, table_at
 
 
@@ -69,6 +72,80 @@ def test_a_table_made_by_infrastructure_code_is_used(table: Table) -> None:
     run(catalog.prepare())
     assert run(catalog.get_version_record()) == {"schema_version": 1}
     assert "schema_version" in (run(table.get(RECORD)) or {})
+
+
+# What zae-limiter 0.17.0 and its aggregator wrote for one namespace, a family and three acquires.
+ZAE_LIMITER = Path(__file__).with_name("zae_limiter_0_17.jsonl")
+
+
+@pytest.fixture
+def real_table(dynamo_endpoint: str) -> Iterator[Table]:
+    """On the engine: zae-limiter writes maps and lists, which the model does not know."""
+    table = table_at(dynamo_endpoint)
+    yield table
+    run(table.port.close())
+
+
+def zae_table(table: Table, *without: str) -> list[Item]:
+    """Makes the table of zae-limiter; `without` leaves items out by a part of their sort key."""
+    run(table.port.call(creation(table.name)))
+    for item in map(json.loads, ZAE_LIMITER.read_text().splitlines()):
+        if not any(part in item["SK"]["S"] for part in without):
+            run(table.write(ask.put(item)))
+    return everything(table)
+
+
+def everything(table: Table) -> list[Item]:
+    items, start = run(table.page(DynamoRequest("Scan", {"TableName": table.name})))
+    assert start is None
+    return sorted(items, key=key_of)
+
+
+Verb = Callable[[DynamoCatalog], Coroutine[Any, Any, Any]]
+VERBS: dict[str, Verb] = {
+    "prepare": lambda catalog: catalog.prepare(),
+    "upgrade": lambda catalog: catalog.upgrade(),
+    "upgrade, dry": lambda catalog: catalog.upgrade(dry_run=True),
+    "get_namespace": lambda catalog: catalog.get_namespace("default"),
+    "register_namespace": lambda catalog: catalog.register_namespace("default", None, NOW_MS),
+    "list_namespaces": lambda catalog: catalog.list_namespaces(state="active"),
+    "get_version_record": lambda catalog: catalog.get_version_record(),
+    "set_version_record": lambda catalog: catalog.set_version_record({"note": 1}),
+    "destroy": lambda catalog: catalog.destroy(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_table_of_zae_limiter_is_named_and_left_alone(real_table: Table, verb: str) -> None:
+    """Its keys and indexes are called as ours are, so only what it wrote tells."""
+    before = zae_table(real_table)
+    with pytest.raises(IncompatibleSchemaError, match=r"zae-limiter"):
+        run(VERBS[verb](DynamoCatalog(real_table)))
+    assert everything(real_table) == before
+
+
+@pytest.mark.parametrize("without", [["#VERSION"], ["#VERSION", "#NAMESPACE", "#NSID"]])
+@pytest.mark.parametrize("verb", ["prepare", "upgrade", "upgrade, dry"])
+def test_a_table_of_another_program_that_says_no_version_is_left_alone(
+    real_table: Table, verb: str, without: list[str]
+) -> None:
+    before = zae_table(real_table, *without)
+    with pytest.raises(IncompatibleSchemaError, match="another program"):
+        run(VERBS[verb](DynamoCatalog(real_table)))
+    assert everything(real_table) == before
+
+
+def test_the_command_says_whose_table_it_is(dynamo_endpoint: str, real_table: Table) -> None:
+    before = zae_table(real_table)
+    url = f"dynamodb://{real_table.name}?region=us-east-1&endpoint={dynamo_endpoint}"
+    for words in ("check key-1 gpt-4 rpm=1 --take", "upgrade", "upgrade --create", "usage list",
+                  "namespace list", "entity list", "export", "version --store"):  # fmt: skip
+        said = invoke("-u", url, *words.split())
+        assert said.code == 1, (words, said)
+        assert "error: the table belongs to another program" in said.err
+        assert "zae-limiter" in said.err
+        assert "do:  give the URL of another table" in said.err
+    assert everything(real_table) == before
 
 
 def test_two_that_prepare_at_once(table: Table) -> None:
@@ -128,9 +205,9 @@ def test_it_waits_until_all_of_the_table_is_there() -> None:
 
 
 def test_it_waits_until_the_table_is_gone() -> None:
-    port = Slow([IN_USE, {}, IN_USE, MISSING])
+    port = Slow([MISSING, IN_USE, {}, IN_USE, MISSING])
     run(DynamoCatalog(table_at("", port=port)).destroy())
-    assert port.calls == ["DeleteTable"] * 4
+    assert port.calls == ["GetItem", *["DeleteTable"] * 4]
 
 
 @pytest.mark.parametrize(

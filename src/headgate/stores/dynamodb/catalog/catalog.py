@@ -30,7 +30,6 @@ from headgate.stores.dynamodb.catalog.items import (
     entity_from_item,
     json_of,
     level_from_item,
-    number_of,
     system_key,
 )
 from headgate.stores.dynamodb.catalog.records import (
@@ -190,10 +189,11 @@ class DynamoCatalog(RecordsCatalog):
 
     async def get_version_record(self) -> Mapping[str, Any]:
         record = await self._table.get(RECORD) or {}
-        version = number_of(record, create.SCHEMA, create.SCHEMA_VERSION)
+        version = create.noted_version(record) or create.SCHEMA_VERSION
         return {**json_of(record, NOTES, {}), create.SCHEMA: version}
 
     async def set_version_record(self, values: Mapping[str, Any]) -> None:
+        create.noted_version(await self._table.get(RECORD) or {})
         written = {NOTES: as_json(dict(values))}
         await self._table.write(ask.update(RECORD, sets=written))
         self._table.retention.learn(written, self._table.port.now_ms())

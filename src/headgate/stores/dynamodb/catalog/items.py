@@ -11,7 +11,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from headgate.core.errors import Damaged
+from headgate.core.errors import Damaged, IncompatibleSchemaError
 from headgate.core.history import (
     DAY_MS,
     WINDOW_TYPES,
@@ -223,6 +223,7 @@ def namespace_from_item(item: Item) -> Namespace:
             number_of(item, "deleted_ms") if "deleted_ms" in item else None,
         )
     except (KeyError, ValueError, TypeError) as error:
+        refuse_foreign(item)
         raise unreadable_item("namespace", item, error) from error
 
 
@@ -243,6 +244,36 @@ def unreadable_item(what: str, item: Mapping[str, Any], error: Exception) -> Dam
         f"a stored {what} cannot be read ({error!r} in {item.get(schema.PK)} {item.get(schema.SK)})"
         f"; it was written by something else: restore it, or delete that item"
     )
+
+
+class ForeignTableError(IncompatibleSchemaError):
+    """The table is another program's; nothing was changed."""
+
+    title = "the table belongs to another program"
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            found,
+            "only what headgate itself wrote",
+            "give the URL of another table, and headgate makes it (headgate upgrade --create); "
+            "this one belongs to another program and was left as it is",
+        )
+
+
+def refuse_foreign(item: Item) -> None:
+    """Raises where zae-limiter wrote the item, or whoever else says its schema in words.
+
+    zae-limiter calls keys, indexes and these items what headgate calls them, so a table of its own
+    looks right from outside. What is inside has other attributes and other numbers.
+    """
+    schema_version = item.get("schema_version", {})
+    if "client_min_version" in item:
+        version = text_of(item, "lambda_version") or text_of(item, "updated_by") or "?"
+        raise ForeignTableError(f"{text_of(item, 'schema_version')} of zae-limiter {version}")
+    if "namespace_name" in item:
+        raise ForeignTableError("of zae-limiter")
+    if schema_version and "N" not in schema_version:
+        raise ForeignTableError(f"{schema_version} of another program")
 
 
 def _limit(item: Item, name: str) -> Limit:

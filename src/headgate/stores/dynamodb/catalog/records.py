@@ -184,9 +184,7 @@ class DynamoRecords(DynamoRegistry):
     async def read_family(self, namespace: str, entity_id: str) -> EntityFamily:
         alone = await self.read(namespace, entity_id)
         seen: ReadItems = alone.evidence
-        item = seen.items[entity_id]
-        if item is None:
-            return EntityFamily(alone, [], [], is_complete=True)
+        item = seen.items[entity_id] or {}
         level_items = await self._levels(namespace, entity_id)
         count = number_of(item, CHILDREN)
         children = await self._children(namespace, entity_id) if count > 0 else []

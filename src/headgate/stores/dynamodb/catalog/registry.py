@@ -24,13 +24,17 @@ from headgate.stores.dynamodb.catalog.items import (
     namespace_as_attributes,
     namespace_from_item,
     number,
-    number_of,
     purge_attributes,
     system_key,
     text,
 )
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.create import SCHEMA, SCHEMA_VERSION, check_schema
+from headgate.stores.dynamodb.table.create import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    check_schema,
+    noted_version,
+)
 from headgate.stores.dynamodb.table.requests import Write
 from headgate.stores.dynamodb.table.table import Table
 from headgate.stores.records import ACTIVE, DELETED, PURGING, retry_if_changed
@@ -51,7 +55,7 @@ class DynamoRegistry:
         """The active namespace of that name, in a table whose schema this headgate knows."""
         key = name_key(name)
         found = await self._table.get_all((key, RECORD))
-        check_schema(number_of(found.get(RECORD, {}), SCHEMA))
+        check_schema(noted_version(found.get(RECORD, {})) or 0)
         return namespace_from_item(found[key]) if key in found else None
 
     async def get_namespace(self, namespace_id: str) -> Namespace | None:

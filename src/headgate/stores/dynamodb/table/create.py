@@ -10,6 +10,7 @@ write units, and is never seen half done. `prepare` makes it again.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from headgate.core.errors import Contended, IncompatibleSchemaError
@@ -17,8 +18,12 @@ from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     RECORD,
     TTL,
+    ForeignTableError,
+    Item,
+    namespace_from_item,
     number,
     number_of,
+    refuse_foreign,
 )
 from headgate.stores.dynamodb.client.calls import (
     ConditionFailed,
@@ -47,17 +52,43 @@ def check_schema(found: int) -> None:
         )
 
 
+def noted_version(record: Item) -> int | None:
+    """The version that the record tells of, None where it tells of none; a record that another
+    program wrote is refused."""
+    refuse_foreign(record)
+    return number_of(record, SCHEMA) if SCHEMA in record else None
+
+
+async def refuse_unknown(table: Table) -> None:
+    """Raises where a table without a version has items, but no namespace: headgate registers one
+    before it writes anything else."""
+    request = ask.query(table.name, schema.pk_system(), ask.begins(schema.NSID))
+    registered, _ = await table.page(request)
+    for item in registered:
+        namespace_from_item(item)
+    if not registered and await is_in_use(table):
+        raise ForeignTableError("of another program: neither a version nor a namespace is in it")
+
+
+async def is_in_use(table: Table) -> bool:
+    """Whether anything is in the table."""
+    scan = {"TableName": table.name, "Limit": 1, "ConsistentRead": True}
+    items, _ = await table.page(DynamoRequest("Scan", scan))
+    return bool(items)
+
+
 async def found_version(table: Table) -> int | None:
     """The version the table is at; None where it was never noted. Refuses one half upgraded."""
     record = await table.get(RECORD) or {}
+    version = noted_version(record)
     table.retention.learn(record, table.port.now_ms())
     if MIGRATING_TO in record:
         raise IncompatibleSchemaError(
-            f"{number_of(record, SCHEMA)}, half upgraded to {number_of(record, MIGRATING_TO)}",
+            f"{version}, half upgraded to {number_of(record, MIGRATING_TO)}",
             SCHEMA_VERSION,
             "`headgate upgrade` is under way or was cut short; run it again to finish it",
         )
-    return number_of(record, SCHEMA) if SCHEMA in record else None
+    return version
 
 
 async def check(table: Table) -> bool:
@@ -73,9 +104,8 @@ async def check(table: Table) -> bool:
 
 async def note_first(table: Table) -> None:
     """A table without a version gets this one, if it is empty; else it is older than versions."""
-    scan = {"TableName": table.name, "Limit": 1, "ConsistentRead": True}
-    items, _ = await table.page(DynamoRequest("Scan", scan))
-    if items and await found_version(table) is None:
+    if await is_in_use(table) and await found_version(table) is None:
+        await refuse_unknown(table)
         raise _outdated(0)
     wanted = number(SCHEMA_VERSION)
     guard = ask.WriteCondition("attribute_not_exists(#v)", {"#v": SCHEMA})
@@ -149,7 +179,9 @@ async def prepare(table: Table) -> None:
 
 
 async def destroy(table: Table) -> None:
-    """The table is gone with everything in it."""
+    """The table is gone with everything in it, unless another program's version is in it."""
+    with contextlib.suppress(TableMissing):
+        noted_version(await table.get(RECORD) or {})
     for attempt in range(POLLS_MAX):
         try:
             await table.call("DeleteTable")

@@ -24,7 +24,14 @@ from headgate.stores.dynamodb.catalog.items import (
 from headgate.stores.dynamodb.catalog.registry import list_namespaces
 from headgate.stores.dynamodb.client.calls import ConditionFailed, DynamoRequest
 from headgate.stores.dynamodb.table import requests as ask
-from headgate.stores.dynamodb.table.create import MIGRATING_TO, SCHEMA, SCHEMA_VERSION, check_schema
+from headgate.stores.dynamodb.table.create import (
+    MIGRATING_TO,
+    SCHEMA,
+    SCHEMA_VERSION,
+    check_schema,
+    noted_version,
+    refuse_unknown,
+)
 from headgate.stores.dynamodb.table.table import Table
 
 POSITION = "position"
@@ -70,7 +77,10 @@ async def upgrade(
     was never noted, because its first items came before `prepare`, gets one noted here.
     """
     record = await table.get(RECORD) or {}
-    version = number_of(record, SCHEMA)
+    noted = noted_version(record)
+    if noted is None:
+        await refuse_unknown(table)
+    version = noted or 0
     check_schema(version)
     needed = [step for step in MIGRATIONS if step.version > version]
     if not needed and version < SCHEMA_VERSION and not dry_run:
