@@ -187,7 +187,7 @@ MUTANTS = [
           "if stale is None or isinstance(trouble, StoreDenied):", "if stale is None:",
           "tests/flows/test_outage.py::test_limits_that_were_known_do_not_hide_a_missing_right"),
     fault("config: what serves on begins a time of its own", "Configs._serve_or_read",
-          "self.cache.put(key, stale, seen.at_ms)", "self.cache.put(key, stale, now_ms)",
+          "self.cache.put(key, confirmed, seen.at_ms)", "self.cache.put(key, confirmed, now_ms)",
           "tests/flows/test_config_cache.py::test_what_serves_on_counts_from_when_it_was_confirmed[blocking-memory]"),
     fault("config: levels that were known count as read just now", "Configs._read",
           "at_ms = seen.at_ms  #", "pass  #",

@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3167,
     "cli": 3294,
     "client": 1529,
-    "core": 4319,
+    "core": 4321,
     "declare": 684,
     "integrations": 1898,
     "layers": 1386,

@@ -283,9 +283,11 @@ class Configs:
         stale = self.cache.stale(key)
         if stale is None or not seen.vouches_for(stale):
             return await self._read(key, seen)
-        # It was true when the version was confirmed, not now: its time counts from then.
-        self.cache.put(key, stale, seen.at_ms)
-        return stale
+        # It was true when the version was confirmed, not now: its time counts from then. Plans are
+        # made anew, since callers take one as a sign that the entity was let in a moment ago.
+        confirmed = CachedLookup(stale.lookup, stale.at_ms)
+        self.cache.put(key, confirmed, seen.at_ms)
+        return confirmed
 
     async def _read_version(self) -> None:
         at_ms, invalidations = self.clock(), self._invalidations
@@ -353,7 +355,7 @@ class Configs:
     def forget(self, demands: Sequence[Demand]) -> None:
         """A bucket is kept under a newer configuration than these demands were made with: they are
         planned anew, and so is the version confirmed, unless both has happened since."""
-        version = max(demand.terms.version for demand in demands)
+        version = max((demand.terms.version for demand in demands), default=0)
         for demand in demands:
             key = (demand.key.entity_id, demand.key.resource)
             cached_lookup = self.cache.stale(key)
