@@ -19,7 +19,8 @@ from headgate.core.errors import (
     StoreDenied,
     Unreachable,
 )
-from headgate.core.plan_cache import AWAY_MS, Configs
+from headgate.core.levels import Level, StoredLevel
+from headgate.core.plan_cache import AWAY_MS, ERA_MS, Configs
 from headgate.core.runtime import run
 from headgate.stores.memory import open_memory
 from headgate.testing import FakeClock
@@ -228,6 +229,23 @@ async def test_a_namespace_that_has_another_id_is_found(world: World) -> None:
     world.clock.advance(TTL_MS)
     await spend(limiter, "a", "api", rpm=1)
     assert await limiter.available("a", "api") == {"rpm": 999}
+
+
+async def test_a_version_that_is_counted_twice_is_not_believed_for_ever() -> None:
+    """A store lost a change and made another of the same number: no version tells it apart."""
+    configs, catalog, clock = configs_of()
+    await configs.cached_lookup("a", "api", clock())
+    records = catalog.inner.records._by_namespace[await configs.namespace_id()]
+    records.documents[Level(None, "api")] = StoredLevel((RPM,), 1)
+    began_ms = clock.now_ms
+    while clock.now_ms < began_ms + ERA_MS:
+        found = await configs.cached_lookup("a", "api", clock())
+        assert found.lookup.lineage[0].resource is None
+        clock.now_ms += TTL_MS
+    for entity_id in ("a", "new"):
+        found = await configs.cached_lookup(entity_id, "api", clock())
+        assert found.lookup.lineage[0].resource is not None
+    assert catalog.asked["lookup"] == 3
 
 
 async def test_without_a_ttl_everything_is_read_every_time() -> None:

@@ -39,7 +39,7 @@ BUDGETS = {
     "aws": 3164,
     "cli": 3698,
     "client": 1637,
-    "core": 4658,
+    "core": 4676,
     "declare": 728,
     "integrations": 2202,
     "layers": 1386,

@@ -47,6 +47,7 @@ VARIANTS_MAX = 16
 SHARED_PLANS_MAX = 1024
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
+ERA_MS = 24 * 3600 * 1000  # then all is read anew, although its version still stands
 RESOURCES_MAX = 1024  # whose levels are kept beside the version
 TURNS_MAX = 8  # reads of others that a caller waits for before it makes its own
 WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
@@ -74,9 +75,10 @@ NO_DEFAULTS = Defaults(None)
 
 @dataclass(slots=True, eq=False)
 class CachedLookup:
-    """One lookup and the plans made from it, by the limits they were made for."""
+    """One lookup, when it began, and the plans made from it, by the limits they were made for."""
 
     lookup: Lookup
+    at_ms: int = 0
     plans: dict[Variant, Plan] = field(default_factory=dict)
 
 
@@ -85,12 +87,24 @@ class ConfirmedVersion(NamedTuple):
 
     `levels` are what all entities share at this version, by resource. Replaced as a whole, so that
     no thread sees half of a change.
+
+    Nothing that was looked up before `since_ms` counts. A store that lost its last changes (Redis
+    in a failover, a table that was restored) counts the same versions a second time, for other
+    changes; who saw them the first time must not go by those for ever.
     """
 
     version: int
     at_ms: int
     until_ms: int
+    since_ms: int
     levels: dict[str, CommonLevels]
+
+    def vouches_for(self, cached_lookup: CachedLookup | None) -> bool:
+        return (
+            cached_lookup is not None
+            and cached_lookup.lookup.version == self.version
+            and cached_lookup.at_ms >= self.since_ms
+        )
 
 
 class Configs:
@@ -250,7 +264,7 @@ class Configs:
         failed = False
         try:
             stale = self.cache.stale(key)
-            if stale is None or stale.lookup.version != seen.version:
+            if not seen.vouches_for(stale):
                 return await self._read(key)  # which tells the version as well
             await self._read_version()
         except Exception as error:
@@ -268,11 +282,13 @@ class Configs:
         if seen is None or now_ms >= seen.until_ms:
             return await self._read(key)
         stale = self.cache.stale(key)
-        if stale is None or stale.lookup.version != seen.version:
+        if stale is None or not seen.vouches_for(stale):
             return await self._read(key, seen)
-        # It was true when the version was confirmed, not now: its time counts from then.
-        self.cache.put(key, stale, seen.at_ms)
-        return stale
+        # It was true when the version was confirmed, not now: its time counts from then. Plans are
+        # made anew, since callers take one as a sign that the entity was let in a moment ago.
+        confirmed = CachedLookup(stale.lookup, stale.at_ms)
+        self.cache.put(key, confirmed, seen.at_ms)
+        return confirmed
 
     async def _read_version(self) -> None:
         at_ms, invalidations = self.clock(), self._invalidations
@@ -307,7 +323,7 @@ class Configs:
                 raise
             self.invalidate(namespace=True)
             return await self._read(key)
-        cached_lookup = CachedLookup(lookup)
+        cached_lookup = CachedLookup(lookup, at_ms)
         if invalidations == self._invalidations:  # else it may be older than what was changed here
             if seen is not None and known is not None and lookup.version == known.version:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
@@ -327,8 +343,10 @@ class Configs:
             return
         seen = self._seen
         if seen is None or (at_ms, version) >= (seen.at_ms, seen.version):
-            levels = seen.levels if seen is not None and seen.version == version else {}
-            seen = ConfirmedVersion(version, at_ms, at_ms + self.cache.ttl_ms, levels)
+            since_ms, levels = at_ms, dict[str, CommonLevels]()
+            if seen is not None and seen.version == version and at_ms < seen.since_ms + ERA_MS:
+                since_ms, levels = seen.since_ms, seen.levels
+            seen = ConfirmedVersion(version, at_ms, at_ms + self.cache.ttl_ms, since_ms, levels)
             self._seen = seen
         if told is not None and seen.version == version:
             if len(seen.levels) >= RESOURCES_MAX:
@@ -338,7 +356,7 @@ class Configs:
     def forget(self, demands: Sequence[Demand]) -> None:
         """A bucket is kept under a newer configuration than these demands were made with: they are
         planned anew, and so is the version confirmed, unless both has happened since."""
-        version = max(demand.terms.version for demand in demands)
+        version = max((demand.terms.version for demand in demands), default=0)
         for demand in demands:
             key = (demand.key.entity_id, demand.key.resource)
             cached_lookup = self.cache.stale(key)

@@ -217,7 +217,7 @@ class _Bill:
         per_lookup = COLD_READS * load.levels
         lookups = asked
         if load.config_ttl_s:
-            spans = max(1.0, (load.starts_a_day + load.changes_a_day) * MONTH_DAYS)
+            spans = max(1.0, load.starts_a_day + load.changes_a_day) * MONTH_DAYS  # at least daily
             lookups = expected_misses(load.buckets, asked / spans, ENTRIES_MAX) * spans
         else:
             looks, per_lookup = 0.0, per_lookup + COMMON_READS
