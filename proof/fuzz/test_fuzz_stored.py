@@ -16,7 +16,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Damaged, StoreTrouble, ValidationError
 from headgate.core.history import parse_usage_cursor
 from headgate.core.lease import Debit, LeaseAccount, LimitRef
-from headgate.core.record import BucketKey, Terms, new_record
+from headgate.core.record import CASCADED, CELLS, BucketKey, Terms, new_record
 from headgate.service.decide.answers import LeaseState
 from headgate.service.leases.store import _by_limit as by_limit
 from headgate.service.leases.store import lease_as_text, lease_from_text
@@ -116,14 +116,20 @@ def test_the_good_ones_are_good() -> None:
     assert lease_from_text(json.dumps(LEASE))[0].at_ms == 5
 
 
-ROW = rows.TermsCodec().row(new_record(TERMS, 1_750_000_000_000))
+RECORD_NOW = (*new_record(TERMS, 1_750_000_000_000),)
+ROW = rows.TermsCodec().row((*RECORD_NOW[:CASCADED], (1, {"x": 1000}), *RECORD_NOW[CELLS:]))
 
 
 @FUZZ
-@given(*(st.one_of(bent(json.loads(ROW[at])).map(json.dumps), odd_text) for at in (0, 5)))
-def test_a_row_of_sqlite_is_read_or_damaged(terms: str, cells: str) -> None:
-    for row in ((terms, 1, 1, ROW[5]), (ROW[0], 1, 1, cells)):
+@given(*(st.one_of(bent(json.loads(ROW[at])).map(json.dumps), odd_text) for at in (0, 5, 6)))
+def test_a_row_of_sqlite_is_read_or_damaged(terms: str, cells: str, cascaded: str) -> None:
+    for row in (
+        (terms, 1, 1, ROW[5], None),
+        (ROW[0], 1, 1, cells, ROW[6]),
+        (ROW[0], 1, 1, ROW[5], cascaded),
+    ):
         outcome(StoreTrouble, lambda row=row: rows.TermsCodec().record(row))
+    outcome(StoreTrouble, lambda: rows.usage_in_row("{}", cascaded))
 
 
 @FUZZ

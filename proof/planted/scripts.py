@@ -23,6 +23,9 @@ MUTANTS = [
     fault("redis: the part of an index is in a slot of its own", "tag_in_slot",
           "_suffixes()[slot ^ shift]", "_suffixes()[slot]",
           "tests/stores/redis/test_find.py::test_there_is_a_tag_for_every_slot"),
+    fault("redis: what cascades is not counted apart", "bucket.lua",
+          "if part and part ~= 0 then", "if false then",
+          "tests/stores/redis/test_contract.py::test_contract[what_cascades_is_counted_apart-redis-blocking]"),
     fault("redis: the server's clock is left out", "bucket.lua",
           "    local time = redis.call('TIME')\n"
           "    return tonumber(time[1]) * 1000 + floor(tonumber(time[2]) / 1000)\n",

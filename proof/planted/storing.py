@@ -11,6 +11,12 @@ MUTANTS = [
     fault("dynamodb: what was only counted stays counted", "adjust._part",
           "hold if amount else Hold.FREE, counts[name])", "hold if amount else Hold.FREE, amount)",
           "proof/model/test_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]"),
+    fault("dynamodb: what cascades is not counted apart", "count_cascaded",
+          "draft.add(names_of(name).cascaded, milli)", "pass",
+          "tests/stores/dynamodb/protocol/test_expressions.py::test_what_cascades_is_counted_in_the_same_write"),
+    fault("aggregator: what cascaded before is counted again", "amount_between",
+          " - before.cascaded_milli.get(name, 0)", "",
+          "tests/aws/aggregator/test_records.py::test_what_cascaded_is_the_difference_of_the_images"),
     fault("memory: a bucket in debt makes room", "MemoryStore._evict_if_full",
           "if full_ms is None or full_ms > now_ms:", "if full_ms is None:",
           "tests/stores/test_memory.py::test_a_bucket_in_use_is_never_forgotten"),
@@ -57,9 +63,9 @@ MUTANTS = [
           "str([float(cell) for cell in record[CELLS:]]),",
           "tests/stores/sqlite/test_schema.py::test_numbers_of_any_size_come_back"),
     fault("sqlite: two entities share a row", "buckets.sql",
-          "SELECT terms, hour, events, cells FROM buckets\n"
+          "SELECT terms, hour, events, cells, cascaded FROM buckets\n"
           "WHERE namespace = ? AND entity_id = ? AND resource = ?",
-          "SELECT terms, hour, events, cells FROM buckets\n"
+          "SELECT terms, hour, events, cells, cascaded FROM buckets\n"
           "WHERE namespace = ? AND lower(entity_id) = lower(?) AND resource = ?",
           "tests/stores/test_contract.py::test_contract[sqlite-names_never_touch_each_other-blocking]"),
     fault("names: a newline may follow", "NameRule.parse",

@@ -106,6 +106,28 @@ def test_a_pipe_and_another_namespace(run: Any, well: Any, exported_file: Path) 
     assert json.loads(copied[0])["namespace"] == "copy"
 
 
+def test_what_came_from_children_moves_along(run: Any, well: Any, tmp_path: Any) -> None:
+    """Into another store; a file of before, which does not tell it, takes nothing of it away."""
+    well("entity", "create", "team")
+    well("entity", "create", "key", "--parent", "team", "--cascade")
+    well("check", "key", "r", "rpm=30", "--limit", "rpm:60/day", "--take")
+    lines = run("export").out.splitlines(keepends=True)
+    before = []
+    for line in map(json.loads, lines):
+        line.pop("from_children", None)
+        line.pop("events_from_children", None)
+        before.append(json.dumps(line) + "\n")
+    told, untold = tmp_path / "told.jsonl", tmp_path / "untold.jsonl"
+    told.write_text("".join(lines))
+    untold.write_text("".join(before))
+    well(*OTHER, "import", str(told))
+    again = well(*OTHER, "import", str(untold))
+    assert again["skipped"]["usage"] == 6
+    found = well(*OTHER, "usage", "summary", "--entity", "team")
+    assert (found["total"], found["from_children"]) == ({}, {"rpm": 30})
+    assert well(*OTHER, "usage", "summary")["total"] == {"rpm": 30}
+
+
 def test_no_usage_if_not_wanted(run: Any, exported_file: Path) -> None:
     lines = run("export", "--no-usage").out.splitlines()
     assert json.loads(lines[-1]) == {"kind": "end", "entity": 3, "level": 4, "usage": 0}

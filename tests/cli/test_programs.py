@@ -102,6 +102,33 @@ def test_bars(run: Any, well: Any) -> None:
     assert well("usage", "summary", "--plot")["windows"][0]["rpm"] == 40
 
 
+def test_what_cascades_is_in_a_total_once_and_labelled_at_the_parent(run: Any, well: Any) -> None:
+    well("entity", "create", "company")
+    well("entity", "create", "team", "--parent", "company", "--cascade")
+    well("entity", "create", "key", "--parent", "team", "--cascade")
+    well("check", "key", "r", "tpm=500", "--limit", "tpm:1000/day", "--take")
+    whole = well("usage", "summary", "--plot")
+    assert (whole["total"], whole["average"], whole["total_events"]) == (
+        {"tpm": 500}, {"tpm": 500.0}, 1,
+    )  # fmt: skip
+    assert [window["tpm"] for window in whole["windows"]] == [500]
+    assert (whole["from_children"], whole["events_from_children"]) == (None, None)
+    team = well("usage", "summary", "--entity", "team")
+    assert (team["total"], team["total_events"]) == ({}, 0)
+    assert (team["from_children"], team["events_from_children"]) == ({"tpm": 500}, 1)
+    told = run("usage", "summary", "--entity", "team").out
+    assert "Roll-up: used by children through team, not in its total (1 events)" in told
+    assert "from children" in told
+    assert "Roll-up" not in run("usage", "summary").out
+    rows = well("usage", "list", "--window", "daily")["items"]
+    assert {row["entity_id"]: (row["counters"], row["from_children"]) for row in rows} == {
+        "key": ({"tpm": 500}, {}),
+        "team": ({"tpm": 500}, {"tpm": 500}),
+        "company": ({"tpm": 500}, {"tpm": 500}),
+    }
+    assert "of it from children" in run("usage", "list").out
+
+
 def test_bench_leaves_nothing_behind(well: Any) -> None:
     found = well("bench", "--count", "20", "--threads", "2", "--entities", "3")
     assert found["acquires"] == 40

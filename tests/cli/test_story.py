@@ -23,7 +23,7 @@ NAMESPACE = {"id", "name", "state", "created_at", "deleted_at"}
 PAGE = {"items", "next"}
 PLAN = {"entities", "levels", "not_declared", "over", "buckets_looked_at", "all_buckets"}
 SUMMARY = {"snapshot_count", "total", "average", "total_events", "min_window_start",
-           "max_window_start", "window_type"}  # fmt: skip
+           "max_window_start", "window_type", "from_children", "events_from_children"}  # fmt: skip
 STORY: tuple[tuple[str, set[str]], ...] = (
     ("version", {"headgate", "python", "extras"}),
     ("cfn-template", {"template"}),

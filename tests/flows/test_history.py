@@ -15,6 +15,7 @@ from headgate.testing import FakeClock
 from tests.flows.conftest import World, spend
 
 RPM = Limit.per_minute("rpm", 10)
+TPM = Limit.per_minute("tpm", 100_000)
 
 
 async def test_usage_is_there_at_once_and_pages(world: World) -> None:
@@ -38,6 +39,108 @@ async def test_usage_is_there_at_once_and_pages(world: World) -> None:
     for bad in ({"window_type": "weekly"}, {"limit": 0}, {"start_time": "soon"}):
         with pytest.raises(ValidationError):
             await limiter.get_usage_snapshots("a", **bad)
+
+
+async def family(world: World, limits: list[Limit] | None = None) -> Any:
+    """A limiter with a key that cascades to a team and a company."""
+    limiter = world.limiter(limits=limits or [TPM, RPM])
+    await limiter.create_entity("company")
+    await limiter.create_entity("team", parent_id="company", cascade=True)
+    await limiter.create_entity("key", parent_id="team", cascade=True)
+    return limiter
+
+
+async def told(limiter: Any, *asked: Any) -> tuple[Any, ...]:
+    """Own use, own events, and what came from children."""
+    found = await limiter.get_usage_summary(*asked)
+    return (
+        dict(found.total),
+        found.total_events,
+        None if found.from_children is None else dict(found.from_children),
+        found.events_from_children,
+    )
+
+
+async def test_what_cascades_is_counted_once(world: World) -> None:
+    """One acquire of 500 by a key under a team and a company is 500 in all, not 1 500."""
+    limiter = await family(world)
+    await spend(limiter, "key", "api", tpm=500)
+    assert await told(limiter) == ({"tpm": 500}, 1, None, None)
+    assert await told(limiter, None, "api") == ({"tpm": 500}, 1, None, None)
+    assert await told(limiter, "key") == ({"tpm": 500}, 1, {}, 0)
+    for parent in ("team", "company"):
+        assert await told(limiter, parent) == ({}, 0, {"tpm": 500}, 1)
+    whole = await limiter.get_usage_summary()
+    assert (whole.snapshot_count, whole.average) == (1, {"tpm": 500.0})
+    await spend(limiter, "team", "api", tpm=20)
+    assert await told(limiter) == ({"tpm": 520}, 2, None, None)
+    assert await told(limiter, "team") == ({"tpm": 20}, 1, {"tpm": 500}, 1)
+    assert await told(limiter, "company") == ({}, 0, {"tpm": 520}, 2)
+    shots, _ = await limiter.get_usage_snapshots("team", window_type="hourly")
+    assert (shots[0].counters, shots[0].total_events) == ({"tpm": 520}, 2)
+    assert (shots[0].from_children, shots[0].events_from_children) == ({"tpm": 500}, 1)
+    assert (shots[0].own, shots[0].own_events) == ({"tpm": 20}, 1)
+
+
+async def test_what_cascades_is_told_apart_in_every_hour(world: World) -> None:
+    limiter = await family(world)
+    for used in (500, 300):
+        await spend(limiter, "key", "api", tpm=used)
+        await spend(limiter, "team", "api", tpm=1)
+        world.clock.advance(3_600_000)
+    shots, _ = await limiter.get_usage_snapshots("team", window_type="hourly")
+    assert [shot.own for shot in shots] == [{"tpm": 1}, {"tpm": 1}]
+    assert [shot.from_children for shot in shots] == [{"tpm": 300}, {"tpm": 500}]
+    days, _ = await limiter.get_usage_snapshots("company", window_type="daily")
+    assert [(shot.own, shot.from_children) for shot in days] == [({}, {"tpm": 802})]
+
+
+async def test_what_a_lease_gives_back_or_takes_more_keeps_its_mark(world: World) -> None:
+    """Adjust, consume, release, settle and the refund of a failure, at the key and its parents."""
+    limiter = await family(world)
+    async with limiter.acquire("key", "api", {"tpm": 500}) as lease:
+        await lease.adjust(tpm=50)
+        await lease.consume(tpm=7)
+        await lease.release(tpm=100)
+        await lease.settle(tpm=321)
+    assert await told(limiter) == ({"tpm": 321}, 2, None, None)
+    assert await told(limiter, "company") == ({}, 0, {"tpm": 321}, 2)
+    with pytest.raises(RuntimeError):
+        async with limiter.acquire("key", "api", {"tpm": 500}):
+            raise RuntimeError
+    assert (await told(limiter))[0] == {"tpm": 321}
+    for parent in ("team", "company"):
+        assert (await told(limiter, parent))[::2] == ({}, {"tpm": 321})
+
+
+async def test_a_bucket_asked_both_ways_in_one_request_keeps_both_apart(world: World) -> None:
+    """A key and its team in one request: the team's bucket is asked for itself and by cascade."""
+    limiter = await family(world)
+    both = [("key", "api", {"tpm": 30}), ("team", "api", {"tpm": 50})]
+    async with limiter.acquire_many(both) as lease:
+        await lease.adjust(tpm=5)
+    assert await told(limiter) == ({"tpm": 90}, 2, None, None)
+    assert await told(limiter, "team") == ({"tpm": 55}, 1, {"tpm": 35}, 0)
+    assert (await told(limiter, "company"))[::2] == ({}, {"tpm": 90})
+    async with limiter.acquire_many(both) as lease:
+        await lease.settle(tpm=40)  # the key has used ten more than it reserved, the team ten less
+    assert (await told(limiter, "key"))[0] == {"tpm": 75}
+    assert (await told(limiter, "team"))[::2] == ({"tpm": 95}, {"tpm": 75})
+    with pytest.raises(RuntimeError):
+        async with limiter.acquire_many(both):
+            raise RuntimeError
+    assert (await told(limiter, "team"))[::2] == ({"tpm": 95}, {"tpm": 75})
+    assert (await told(limiter))[0] == {"tpm": 170}
+
+
+async def test_a_soft_limit_that_is_passed_by_cascade_is_told_apart_too(world: World) -> None:
+    limiter = await family(world, [Limit.per_minute("tpm", 10, soft=True), RPM])
+    await spend(limiter, "key", "api", tpm=500, rpm=1)
+    with pytest.raises(RuntimeError):
+        async with limiter.acquire("key", "api", {"tpm": 500, "rpm": 1}):
+            raise RuntimeError
+    assert (await told(limiter, "company"))[::2] == ({}, {"tpm": 500, "rpm": 1})
+    assert (await told(limiter))[0] == {"tpm": 500, "rpm": 1}
 
 
 async def test_operators_leave_a_trail(world: World) -> None:

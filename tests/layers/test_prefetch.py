@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.core.decision import Demand
 from headgate.core.limits import Limit
 from headgate.core.record import cell_of, cells_of
 from headgate.core.runtime import run
@@ -141,6 +142,23 @@ def test_several_buckets_are_served_only_if_all_are_at_hand(world: World) -> Non
     assert world.store.verbs == ["consume"]
     assert len(world.store.calls[0][1][0]) == 3
     assert [world.held(STILL, name) for name in ("a", "b")] == [held[0] - 1, held[1] - 1]
+
+
+def test_what_cascades_is_never_served_from_what_was_fetched_for_the_entity_itself(
+    world: World,
+) -> None:
+    """Held tokens are counted as asked for it already: usage would tell them at the wrong place."""
+    own = STILL.want(1)
+    world.client.admitted(own, 12)
+    held = world.held(STILL, "key-1")
+    assert held > 1
+    child = Demand(own.key, own.terms, own.amounts, cascaded=own.amounts)
+    world.store.calls.clear()
+    for wanted in ((child,), (STILL.want(1, entity_id="b"), child)):
+        assert world.client.take(*wanted).allowed
+        assert world.store.calls[-1][1][0][-1].cascaded == own.amounts
+    assert world.store.verbs == ["consume", "consume"]
+    assert world.held(STILL, "key-1") == held
 
 
 def test_a_refusal_over_several_buckets_counts_what_is_held_here(world: World) -> None:

@@ -187,7 +187,7 @@ def test_a_bucket_in_parts_is_not_judged_by_the_sum_of_its_parts(clock: FakeCloc
             at_ms, wanted = clock(), demands[0].amounts[0] or 0
 
             def part(place: int, milli: int) -> Record:
-                return (share_of(terms, place, 1), at_ms // 3_600_000, 0, at_ms, milli, 0, 0)
+                return (share_of(terms, place, 1), at_ms // 3_600_000, 0, None, at_ms, milli, 0, 0)
 
             whole = ShardPool(terms, [part(0, 0), part(1, 50_000)])
             if wanted > 50_000:

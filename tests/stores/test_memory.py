@@ -14,7 +14,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Contended, Full
 from headgate.core.levels import Entity
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms
+from headgate.core.record import CELLS, TOKENS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores import catalog as rules
 from headgate.stores.memory import buckets as module
@@ -106,7 +106,7 @@ def test_usage_of_an_evicted_bucket_is_kept() -> None:
         assert take(store, f"k{n}", FAST, 3, NOW_MS + n * 10)
     rows = store._ledger._usage
     assert (
-        sum(counters["x"] for (_, kind, *_), (counters, _) in rows.items() if kind == "hourly")
+        sum(counters["x"] for (_, kind, *_), (counters, *_) in rows.items() if kind == "hourly")
         >= 90 * 3000
     )
 
@@ -178,7 +178,7 @@ def test_what_is_given_back_in_the_middle_is_not_lost(
     in_time(work)
     assert ended
     [record] = run(store.peek([KEY], NOW_MS)).records
-    assert record[4] == (10 - 6 + 4 - 1) * 1000
+    assert record[CELLS + TOKENS] == (10 - 6 + 4 - 1) * 1000
 
 
 class Stream:

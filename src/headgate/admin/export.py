@@ -50,11 +50,13 @@ class ExportedLevel:
 
 
 class ExportedUsage(NamedTuple):
-    """What one bucket consumed in one window."""
+    """What one bucket consumed in one window; exports of older versions do not tell how much of it
+    came from children."""
 
     entity_id: str
     resource: str
     usage: WindowUsage
+    tells_cascaded: bool = True
 
 
 ExportedItem = Entity | ExportedLevel | ExportedUsage
@@ -196,19 +198,29 @@ def _usage(line: ExportLine) -> ExportedUsage:
         raise ValueError("a window has a type and a start")
     if window_around(window_type, start_ms)[0] != start_ms:
         raise ValueError(f"{line['window_start']} is not where a window of that type starts")
-    counters = line["counters"]
-    if not isinstance(counters, dict) or len(counters) > COUNTERS_MAX:
-        raise ValueError(f"counters must be a mapping of at most {COUNTERS_MAX}")
-    for name, amount in counters.items():
-        parse_limit_name(name)
-        parse_amount(name, abs(amount) if type(amount) is int else amount)  # credits may outweigh
-    milli = {name: amount * MILLI for name, amount in counters.items() if amount}
-    events = parse_amount("total_events", line["total_events"])
     return ExportedUsage(
         parse_entity_id(line["entity_id"]),
         parse_resource(line["resource"]),
-        WindowUsage(window_type, start_ms, milli, events),
+        WindowUsage(
+            window_type,
+            start_ms,
+            _counters("counters", line["counters"]),
+            parse_amount("total_events", line["total_events"]),
+            _counters("from_children", line.get("from_children", {})),  # absent in older exports
+            parse_amount("events_from_children", line.get("events_from_children", 0)),
+        ),
+        "from_children" in line,
     )
+
+
+def _counters(field: str, counters: object) -> dict[str, int]:
+    """Millitokens by limit."""
+    if not isinstance(counters, dict) or len(counters) > COUNTERS_MAX:
+        raise ValueError(f"{field} must be a mapping of at most {COUNTERS_MAX}")
+    for name, amount in counters.items():
+        parse_limit_name(name)
+        parse_amount(name, abs(amount) if type(amount) is int else amount)  # credits may outweigh
+    return {name: amount * MILLI for name, amount in counters.items() if amount}
 
 
 READERS: dict[str, Callable[[ExportLine], ExportedItem]] = {

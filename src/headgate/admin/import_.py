@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
 from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
-from headgate.core.history import WindowUsage, parse_principal
+from headgate.core.history import WindowUsage, nonzero, parse_principal
 from headgate.core.levels import Entity, Mode, StoredLevel, check_parent, parents_first
 from headgate.repository import Repository
 
@@ -189,18 +189,27 @@ class _Importer:
         )
         if not found:
             return usage
-        there = {name: amount * MILLI for name, amount in found[0].counters.items()}
-        more = {
-            name: usage.counters_milli.get(name, 0) - there.get(name, 0)
-            for name in sorted({*there, *usage.counters_milli})
-        }
-        events = usage.events - found[0].total_events
-        if not events and not any(more.values()):
+        [shot] = found
+        more = WindowUsage(
+            usage.window_type,
+            start_ms,
+            _difference(usage.counters_milli, shot.counters),
+            usage.events - shot.total_events,
+            _difference(usage.cascaded_milli, shot.from_children) if moved.tells_cascaded else {},
+            usage.cascaded_events - shot.events_from_children if moved.tells_cascaded else 0,
+        )
+        counters = more.counters_milli or more.cascaded_milli
+        if not (counters or more.events or more.cascaded_events):
             return None
         if self.existing is Existing.FAIL:
-            where = f"{moved.entity_id} on {moved.resource} from {found[0].window_start}"
+            where = f"{moved.entity_id} on {moved.resource} from {shot.window_start}"
             raise AlreadyStored(f"other usage of {where} ({usage.window_type})")
         if self.existing is Existing.SKIP:
             return None
-        changed = {name: milli for name, milli in more.items() if milli}
-        return WindowUsage(usage.window_type, start_ms, changed, events)
+        return more
+
+
+def _difference(wanted_milli: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
+    """What is missing by limit, in millitokens; what is there is in whole tokens."""
+    names = sorted({*there, *wanted_milli})
+    return nonzero({name: wanted_milli.get(name, 0) - there.get(name, 0) * MILLI for name in names})

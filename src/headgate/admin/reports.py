@@ -254,7 +254,11 @@ class Reports(AdminBase):
         start_time: object = None,
         end_time: object = None,
     ) -> UsageSummary:
-        """Totals over all snapshots of one window type; at most SUMMARY_MAX of them."""
+        """Totals over all snapshots of one window type; at most SUMMARY_MAX of them.
+
+        Each unit counts once, for the entity that asked. Of one entity it tells besides what its
+        children used through it (`from_children`).
+        """
         query = _parse_query(entity_id, resource, window_type, start_time, end_time)
         found: list[UsageSnapshot] = []
         async for page in pages(lambda cursor: self._usage(query, PAGE_MAX, cursor)):
@@ -263,7 +267,7 @@ class Reports(AdminBase):
                     "usage", len(found), "snapshots are too many to sum; narrow the time or entity"
                 )
             found += page
-        return summarize(found)
+        return summarize(found, one_entity=entity_id is not None)
 
     async def _usage(
         self, query: UsageQuery, limit: int, cursor: str | None

@@ -12,6 +12,7 @@ from headgate.core.bucket import MILLI
 from headgate.core.errors import longest_wait_ms
 from headgate.core.limits import Limit
 from headgate.core.record import (
+    CASCADED,
     CELLS,
     CONSUMED,
     EPOCH,
@@ -20,6 +21,7 @@ from headgate.core.record import (
     TERMS,
     TOKENS,
     BucketKey,
+    Cascaded,
     Record,
     Terms,
     apply_terms,
@@ -40,6 +42,10 @@ class Demand:
     `counted` is for an adjustment that moves the consumption by other amounts than the tokens. A
     limit whose consumption alone moves has 0 among the amounts, not None. `parts` is for a demand
     of several parts of a request on one bucket: how many of them want each limit.
+
+    `cascaded` is the part of what it adds to the consumption that came by cascade, from a child of
+    the bucket's entity; None where the entity was asked for itself. A bucket that is asked both
+    ways in one request has `halves`: the demand for itself, and the one by cascade.
     """
 
     key: BucketKey
@@ -47,6 +53,8 @@ class Demand:
     amounts: Amounts
     counted: Amounts | None = None
     parts: tuple[int, ...] | None = None
+    cascaded: Amounts | None = None
+    halves: tuple[Demand, Demand] | None = None
 
     def __repr__(self) -> str:
         return f"Demand({self.key.text!r}, {dict(self.named())})"
@@ -63,6 +71,17 @@ class Demand:
             if amount is not None:
                 yield spec.name, amount
 
+    def cascades(self) -> Iterator[tuple[str, int]]:
+        """The part of it that came by cascade, by name."""
+        for spec, amount in zip(self.terms.specs, self.cascaded or (), strict=False):
+            if amount is not None:
+                yield spec.name, amount
+
+    @property
+    def is_cascaded(self) -> bool:
+        """Whether all of it came by cascade: nobody asked for this entity itself."""
+        return self.cascaded is not None and self.cascaded == (self.counted or self.amounts)
+
     def amounts_for(self, held: Terms, *, counted: bool = False) -> Amounts:
         """The amounts in the order of the terms a bucket is kept under; `counted`: what it adds to
         the consumption."""
@@ -74,8 +93,13 @@ class Demand:
 
     def inverse(self) -> Demand:
         """The credit that undoes this debit, where all of it was taken; see `credit_of`."""
-        amounts = tuple(None if amount is None else -amount for amount in self.amounts)
-        return Demand(self.key, self.terms, amounts)
+        amounts = _negative(self.amounts)
+        cascaded = self.cascaded and _negative(self.cascaded)
+        return Demand(self.key, self.terms, amounts, cascaded=cascaded)
+
+
+def _negative(amounts: Amounts) -> Amounts:
+    return tuple(None if amount is None else -amount for amount in amounts)
 
 
 class LimitStatus(NamedTuple):
@@ -324,7 +348,7 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     """The record after the demand, or None where some limit cannot give what is wanted."""
     terms: Terms = record[TERMS]
     amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
-    if len(record) == CELLS + STRIDE:
+    if len(record) == CELLS + STRIDE and demand.cascaded is None:
         return _take_one(record, amounts[0], now_ms)
     cells = [*record]
     at = CELLS
@@ -342,14 +366,25 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
             cells[at + CONSUMED] += wanted
         at += STRIDE
     cells[EVENTS] += 1
+    if demand.cascaded is not None:
+        cells[CASCADED] = _cascaded_with(record, demand, int(demand.is_cascaded))
     return tuple(cells)
+
+
+def _cascaded_with(record: Record, demand: Demand, events: int) -> Cascaded:
+    """What has come by cascade in the record's hour, this demand included."""
+    before, counters = record[CASCADED] or (0, {})
+    found = {name: milli for name, milli in demand.cascades() if name in record[TERMS].index}
+    for name, milli in counters.items():
+        found[name] = found.get(name, 0) + milli
+    return before + events, found
 
 
 def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
     """The same of a bucket with one limit, as most are: no loop, and the record made in one go."""
-    terms, hour, events, epoch_ms, tokens, consumed, counted = record
+    terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
     if wanted is None:
-        return (terms, hour, events + 1, epoch_ms, tokens, consumed, counted)
+        return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
     _, capacity, amount, period_ms, soft = terms.specs[0]
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
     if level >= capacity and wanted <= capacity:
@@ -359,7 +394,7 @@ def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
         tokens -= wanted
     elif not soft:
         return None
-    return (terms, hour, events + 1, epoch_ms, tokens, consumed + wanted, counted)
+    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
 
 
 def adjust_record(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:
@@ -380,6 +415,8 @@ def adjust_record(record: Record, demand: Demand, now_ms: int, *, metered: bool 
             if metered:
                 cells[at + CONSUMED] += count
         at += STRIDE
+    if metered and demand.cascaded is not None:
+        cells[CASCADED] = _cascaded_with(record, demand, 0)
     return tuple(cells)
 
 
@@ -430,7 +467,7 @@ def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:
         0 if amount and spec.name in overdrawn else amount
         for amount, spec in zip(credit.amounts, demand.terms.specs, strict=True)
     )
-    return Demand(demand.key, demand.terms, tokens, credit.amounts)
+    return Demand(demand.key, demand.terms, tokens, credit.amounts, cascaded=credit.cascaded)
 
 
 def credits_of(verdict: Verdict) -> list[Demand]:

@@ -151,7 +151,7 @@ class Engine:
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
                 verdict.untaken, verdict,
-            )  # fmt: skip
+            ).split_halves()  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
         if not verdict.allowed:
@@ -159,10 +159,11 @@ class Engine:
             raise refusal_error(verdict, _asked_by(requests))
         if self.observer is not None:
             self.notify("admitted", requests[0][0], requests[0][1])
-        return lease_type(
+        lease = lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
             verdict.untaken, verdict,
         )  # fmt: skip
+        return lease if len(requests) == 1 else lease.split_halves()
 
     async def consume(
         self,

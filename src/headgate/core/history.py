@@ -6,14 +6,15 @@ import datetime
 import itertools
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.limits import SEPARATOR, parse_config_resource, parse_entity_id, parse_resource
 from headgate.core.record import (
+    CASCADED,
     CELLS,
     CONSUMED,
     COUNTED,
@@ -36,7 +37,11 @@ _sequence = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class UsageSnapshot:
-    """Net consumption of one entity on one resource in one window, in whole tokens."""
+    """Net consumption of one entity on one resource in one window, in whole tokens.
+
+    `counters` and `total_events` are all that its bucket consumed. The part of them that came by
+    cascade is `from_children`: what its children, and theirs, used through it.
+    """
 
     entity_id: str
     resource: str
@@ -45,11 +50,29 @@ class UsageSnapshot:
     window_type: str
     counters: Mapping[str, int]
     total_events: int
+    from_children: Mapping[str, int] = field(default_factory=dict)
+    events_from_children: int = 0
+
+    @property
+    def own(self) -> dict[str, int]:
+        """What was asked for the entity itself, by limit; over all entities each unit once."""
+        own = {name: n - self.from_children.get(name, 0) for name, n in self.counters.items()}
+        return {name: amount for name, amount in own.items() if amount}
+
+    @property
+    def own_events(self) -> int:
+        """Admitted demands that asked for the entity itself."""
+        return self.total_events - self.events_from_children
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSummary:
-    """Totals and averages over the snapshots a query found."""
+    """Totals and averages over the snapshots a query found.
+
+    Each unit counts once, for the entity that asked for it. `from_children` is the roll-up of one
+    entity: what its children, and theirs, used through it. Over several entities there is none
+    (None): what cascades is in it once for every parent.
+    """
 
     snapshot_count: int
     total: Mapping[str, int]
@@ -57,6 +80,8 @@ class UsageSummary:
     total_events: int
     min_window_start: str | None
     max_window_start: str | None
+    from_children: Mapping[str, int] | None = None
+    events_from_children: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +185,20 @@ class ResourceCapacity:
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """What one bucket consumed in one window; amounts in millitokens."""
+    """What one bucket consumed in one window, and the part of it that came by cascade; amounts in
+    millitokens."""
 
     window_type: str
     window_start_ms: int
     counters_milli: Mapping[str, int]
     events: int
+    cascaded_milli: Mapping[str, int] = field(default_factory=dict)
+    cascaded_events: int = 0
 
 
 def has_uncounted_usage(record: Record) -> bool:
     """Whether the record knows of consumption that usage history does not have yet."""
-    return bool(record[EVENTS]) or any(
+    return bool(record[EVENTS] or record[CASCADED]) or any(
         record[at + CONSUMED] != record[at + COUNTED] for at in range(CELLS, len(record), STRIDE)
     )
 
@@ -184,10 +212,33 @@ def usage_of(record: Record) -> Iterator[WindowUsage]:
         if consumed:
             counters[spec.name] = consumed
         at += STRIDE
-    start_ms = record[HOUR] * HOUR_MS
+    cascaded_events, cascaded = record[CASCADED] or (0, {})
+    yield from windows_of_hour(
+        record[HOUR], counters, record[EVENTS], nonzero(cascaded), cascaded_events
+    )
+
+
+def windows_of_hour(
+    hour: int,
+    counters: Mapping[str, int],
+    events: int,
+    cascaded: Mapping[str, int],
+    cascaded_events: int,
+) -> Iterator[WindowUsage]:
+    """What was used in an hour, for the windows of each type that it is in."""
     for window_type in WINDOW_TYPES:
-        window_ms, _ = window_around(window_type, start_ms)
-        yield WindowUsage(window_type, window_ms, counters, record[EVENTS])
+        start_ms, _ = window_around(window_type, hour * HOUR_MS)
+        yield WindowUsage(window_type, start_ms, counters, events, cascaded, cascaded_events)
+
+
+def nonzero(counters: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in counters.items() if amount}
+
+
+def add_counters(found: dict[str, int], more: Mapping[str, int]) -> None:
+    """Adds the counters to those found."""
+    for name, amount in more.items():
+        found[name] = found.get(name, 0) + amount
 
 
 def mark_counted(record: Record, now_ms: int) -> Record:
@@ -199,6 +250,7 @@ def mark_counted(record: Record, now_ms: int) -> Record:
     cells = list(record)
     cells[HOUR] = now_ms // HOUR_MS
     cells[EVENTS] = 0
+    cells[CASCADED] = None
     for at in range(CELLS, len(cells), STRIDE):
         cells[at + COUNTED] = cells[at + CONSUMED]
     return after_clock_step(tuple(cells), now_ms)
@@ -228,23 +280,34 @@ def snapshot(entity_id: str, resource: str, usage: WindowUsage) -> UsageSnapshot
         usage.window_type,
         {name: milli // MILLI for name, milli in usage.counters_milli.items()},
         usage.events,
+        {name: milli // MILLI for name, milli in usage.cascaded_milli.items()},
+        usage.cascaded_events,
     )
 
 
-def summarize(snapshots: list[UsageSnapshot]) -> UsageSummary:
+def summarize(snapshots: Iterable[UsageSnapshot], *, one_entity: bool = False) -> UsageSummary:
+    """Totals of what was asked for the entities themselves.
+
+    Over several entities, a window in which a parent was only used through is left out: it would
+    add nothing to the total, and pull the average down. Of one entity, all its windows count.
+    """
+    shots = [shot for shot in snapshots if one_entity or shot.own or shot.own_events]
     total: dict[str, int] = {}
-    for shot in snapshots:
-        for name, amount in shot.counters.items():
-            total[name] = total.get(name, 0) + amount
-    count = len(snapshots)
-    starts = sorted(shot.window_start for shot in snapshots)
+    from_children: dict[str, int] = {}
+    for shot in shots:
+        add_counters(total, shot.own)
+        add_counters(from_children, shot.from_children)
+    count = len(shots)
+    starts = sorted(shot.window_start for shot in shots)
     return UsageSummary(
         count,
         total,
         {name: amount / count for name, amount in total.items()},
-        sum(shot.total_events for shot in snapshots),
+        sum(shot.own_events for shot in shots),
         starts[0] if starts else None,
         starts[-1] if starts else None,
+        from_children if one_entity else None,
+        sum(shot.events_from_children for shot in shots) if one_entity else None,
     )
 
 

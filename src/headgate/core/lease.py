@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Self
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
@@ -25,7 +25,7 @@ from headgate.core.errors import (
     ValidationError,
 )
 from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
-from headgate.core.plan import check_capacity
+from headgate.core.plan import check_capacity, join_halves
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
 from headgate.core.wait_queue import WaitQueues
@@ -147,7 +147,7 @@ class LeaseAccount:
 
     `demands` is what the acquire took, but for soft limits that were passed (`untaken`). `standing`
     has the debits of limits that were changed since; it stays None for the many leases that never
-    change.
+    change. A bucket that was asked for itself and by cascade is there twice (`split_halves`).
     """
 
     settlements: Settlements
@@ -208,6 +208,18 @@ class LeaseAccount:
             for name, milli in actual_milli.items()
             for ref, times in self._limit_refs(name)
         }
+
+    def split_halves(self) -> Self:
+        """The same with both halves of a bucket that was asked for itself and by cascade apart, one
+        after the other, so that each is settled by what it was asked for."""
+        demands: list[Demand] = []
+        untaken: list[LimitRef] = []
+        for place, demand in enumerate(self.demands):
+            for half in demand.halves or (demand,):
+                untaken += [(len(demands), name) for at, name in self.untaken if at == place]
+                demands.append(half)
+        self.demands, self.untaken = demands, untaken
+        return self
 
     def _limit_refs(self, name: str) -> list[tuple[LimitRef, int]]:
         """The buckets that were asked for the limit (all that have it, where none was), and how
@@ -291,7 +303,11 @@ class LeaseAccount:
             if not any(count):
                 continue
             apart = None if line == count else count
-            found.append(Demand(demand.key, demand.terms, line, apart))
+            cascaded = None if demand.cascaded is None else count
+            change = Demand(demand.key, demand.terms, line, apart, cascaded=cascaded)
+            if found and cascaded is not None and found[-1].key == demand.key:
+                change = join_halves(found.pop(), change)  # its other half comes just before it
+            found.append(change)
         return found
 
     def refunds(self, now_ms: int) -> list[Demand]:
@@ -384,8 +400,8 @@ class Settlements:
             raise refusal_error(verdict)
         if not verdict.demands:  # let pass by a shadow: nothing was taken
             return
-        places = {demand.key: place for place, demand in enumerate(account.demands)}
-        untaken = {(places[verdict.demands[at].key], name) for at, name in verdict.untaken}
+        passed = {(verdict.demands[at].key, name) for at, name in verdict.untaken}
+        untaken = {ref for ref in wanted if (account.demands[ref[0]].key, ref[1]) in passed}
         account.debit(wanted, now_ms, untaken)
 
     async def release(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from headgate.core.bucket import MILLI
+from headgate.core.decision import Amounts as DemandAmounts
 from headgate.core.decision import Demand
 from headgate.core.errors import DemandTooLarge, ValidationError
 from headgate.core.levels import OnUnavailable, Resolution
@@ -152,7 +153,8 @@ class Plan:
             asked = [consume.get(name) for name in slot.names]
             if asked.count(None) < len(asked):
                 amounts = tuple(None if amount is None else amount * MILLI for amount in asked)
-                demands.append(check_capacity(Demand(slot.key, slot.terms, amounts)))
+                demand = Demand(slot.key, slot.terms, amounts, cascaded=amounts)
+                demands.append(check_capacity(demand))
         return demands
 
 
@@ -164,29 +166,61 @@ def join_parts(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:
 
 
 def merge_demands(demands: Sequence[Demand]) -> list[Demand]:
-    """Each bucket once: what several parts of a request want of it is added up."""
+    """Each bucket once: what several parts of a request want of it is added up, that which it is
+    asked for itself apart from that which comes by cascade."""
     if len(demands) > DEMANDS_MAX:
         raise ValidationError(
             "demands", len(demands), f"touch more than {DEMANDS_MAX} buckets; ask for fewer at once"
         )
-    seen: dict[str, Demand] = {}
+    seen: dict[str, dict[bool, Demand]] = {}
     for demand in demands:
-        twin = seen.get(demand.key.text)
-        seen[demand.key.text] = demand if twin is None else _sum(twin, demand)
-    return list(seen.values())
+        kinds = seen.setdefault(demand.key.text, {})
+        kind = demand.cascaded is not None
+        twin = kinds.get(kind)
+        kinds[kind] = demand if twin is None else _sum(twin, demand)
+    found: list[Demand] = []
+    for kinds in seen.values():
+        one, *other = kinds.values()
+        found.append(check_capacity(join_halves(kinds[False], kinds[True])) if other else one)
+    return found
 
 
 def _sum(one: Demand, other: Demand) -> Demand:
+    """Both asked for themselves, or both by cascade."""
+    _check_same_limits(one, other)
+    amounts = _add(one.amounts, other.amounts)
+    parts = _add_parts(one, other)
+    cascaded = None if one.cascaded is None else amounts
+    return check_capacity(Demand(one.key, one.terms, amounts, parts=parts, cascaded=cascaded))
+
+
+def join_halves(own: Demand, cascaded: Demand) -> Demand:
+    """What one bucket is asked for itself and by cascade, as one demand."""
+    _check_same_limits(own, cascaded)
+    counted: DemandAmounts | None = None
+    if own.counted or cascaded.counted:
+        counted = _add(own.counted or own.amounts, cascaded.counted or cascaded.amounts)
+    return Demand(
+        own.key, own.terms, _add(own.amounts, cascaded.amounts), counted,
+        _add_parts(own, cascaded), cascaded.cascaded, (own, cascaded),
+    )  # fmt: skip
+
+
+def _check_same_limits(one: Demand, other: Demand) -> None:
     if one.terms.specs != other.terms.specs:
         raise ValidationError(
             "limits", one.key.text, "is asked for twice with different limits; give it one set"
         )
-    amounts = tuple(
-        a if b is None else b if a is None else a + b
-        for a, b in zip(one.amounts, other.amounts, strict=True)
+
+
+def _add(one: DemandAmounts, other: DemandAmounts) -> DemandAmounts:
+    return tuple(
+        a if b is None else b if a is None else a + b for a, b in zip(one, other, strict=True)
     )
-    parts = tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
-    return check_capacity(Demand(one.key, one.terms, amounts, parts=parts))
+
+
+def _add_parts(one: Demand, other: Demand) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
 
 
 def _part_counts(demand: Demand) -> tuple[int, ...]:

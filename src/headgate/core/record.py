@@ -2,11 +2,12 @@
 
 A record is a plain tuple, because a decision makes a new one each time and a store keeps many:
 
-    (terms, hour, events, epoch, tokens, consumed, counted, epoch, tokens, consumed, counted, …)
+    (terms, hour, events, cascaded, epoch, tokens, consumed, counted, epoch, tokens, …)
 
 with four cells per limit in the order of `terms.specs`. `consumed` is the net consumption so far;
 `counted` is the part of it that usage history holds already, so usage costs a decision nothing:
-what has been used in `hour` is `consumed - counted`, by `events` admitted demands.
+what has been used in `hour` is `consumed - counted`, by `events` admitted demands. `cascaded` is
+the part of both that came from children in that hour, None where nothing did.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from headgate.core.errors import ValidationError
 from headgate.core.limits import SEPARATOR, Spec
 
 HOUR_MS = 3_600_000
-TERMS, HOUR, EVENTS, CELLS = 0, 1, 2, 3
+TERMS, HOUR, EVENTS, CASCADED, CELLS = 0, 1, 2, 3, 4
 EPOCH, TOKENS, CONSUMED, COUNTED, STRIDE = 0, 1, 2, 3, 4
 SPECS_MAX = 32
 CLOCK_STEP_MS = HOUR_MS  # a smaller step back of a store's clock is waited out
 
 Record = tuple[Any, ...]
+Cascaded = tuple[int, dict[str, int]]  # admitted demands, and millitokens by limit
 
 
 class BucketKey:
@@ -127,7 +129,7 @@ class LimitCell(NamedTuple):
 
 def new_record(terms: Terms, now_ms: int) -> Record:
     """A bucket nobody has used: every limit full."""
-    cells: list[Any] = [terms, now_ms // HOUR_MS, 0]
+    cells: list[Any] = [terms, now_ms // HOUR_MS, 0, None]
     for spec in terms.specs:
         cells += (now_ms, spec[1], 0, 0)
     return tuple(cells)
@@ -183,7 +185,7 @@ def _apply_new_terms(record: Record, terms: Terms, now_ms: int) -> Record:
     for cell in dormant:
         cells += cell[1:]
     longer = terms.extend(tuple(cell.spec for cell in dormant), record[TERMS].version)
-    return (longer, record[HOUR], record[EVENTS], *cells)
+    return (longer, record[HOUR], record[EVENTS], record[CASCADED], *cells)
 
 
 def _dormant_cells(cells: list[LimitCell], room: int, now_ms: int) -> list[LimitCell]:

@@ -56,7 +56,10 @@ class HeldTokens:
         return self.terms is demand.terms or self.terms == demand.terms
 
     def covers(self, demand: Demand, local_ms: int) -> bool:
-        """Whether the demand can be served without the store."""
+        """Whether the demand can be served without the store. What is held was fetched as asked for
+        the entity itself, so a demand by cascade is not: usage tells the two apart."""
+        if demand.cascaded is not None:
+            return False
         if not (self.record and self.is_fresh(local_ms) and self.matches(demand)):
             return False
         for wanted, held in zip(demand.amounts, self.held, strict=True):

@@ -73,7 +73,7 @@ class Prefetch(Layer):
         if served is not None:
             return served
         await self._give_back(self._expired_credits(demands, local_ms), now_ms)
-        if len(demands) == 1:
+        if len(demands) == 1 and demands[0].cascaded is None:
             return await self._in_turn(demands[0], now_ms)
         return await self._consume_directly(demands, now_ms)
 

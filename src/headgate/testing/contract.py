@@ -62,12 +62,15 @@ class Arena:
         resource: str = "r",
         version: int = 1,
         own: bool = False,
+        cascaded: bool = False,
     ) -> Demand:
+        """`cascaded`: it comes from a child of the entity."""
         terms = Terms(tuple(limit.spec for limit in limits), version, own=own)
         line = tuple(
             amounts[limit.name] * MILLI if limit.name in amounts else None for limit in limits
         )
-        return Demand(self.key(entity_id, resource), terms, line)
+        key = self.key(entity_id, resource)
+        return Demand(key, terms, line, cascaded=line if cascaded else None)
 
     async def take(self, *demands: Demand) -> Verdict:
         return await self.backend.store.consume(demands, self.now_ms)

@@ -27,7 +27,7 @@ async def _take_lease(arena: Arena, *wanted: tuple[str, dict[str, int]]) -> Leas
     )
     return LeaseAccount(
         flows, arena.backend.store, verdict.demands, arena.now_ms, False, untaken=verdict.untaken
-    )
+    ).split_halves()
 
 
 async def _state(arena: Arena, entity_id: str = "e") -> tuple[int | None, int, int | None, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from headgate.core.decision import Demand, credits_of
 from headgate.core.history import AuditEvent, UsageQuery, UsageSnapshot, audit_event, event_border
 from headgate.core.levels import Entity, Level
 from headgate.core.limits import Limit
+from headgate.core.plan import join_halves
 from headgate.testing.contract import Arena, every_page
 
 HOUR_MS = 3_600_000
@@ -67,6 +69,64 @@ async def usage_equals_consumption(arena: Arena) -> None:
         assert sum(shot.counters.get("tps", 0) for shot in shots) == total
         assert sum(shot.total_events for shot in shots) == 60
     assert await arena.consumed_milli("tps") == total * 1000
+
+
+async def what_cascades_is_counted_apart(arena: Arena) -> None:
+    """The part of a parent's consumption that came from children is told beside all of it, with
+    what was given back and taken later, hour by hour; a refusal adds nothing."""
+    for hour, used in enumerate((500, 300)):
+        arena.now_ms += hour * HOUR_MS
+        child = arena.demand(LIMITS, {"tps": used, "rps": 1}, entity_id="key")
+        parent = arena.demand(LIMITS, {"tps": used, "rps": 1}, entity_id="team", cascaded=True)
+        assert (await arena.take(child, parent)).allowed
+        assert (await arena.take(arena.demand(LIMITS, {"tps": 7}, entity_id="team"))).allowed
+        too_much = {"rps": 100}
+        assert not (
+            await arena.take(
+                arena.demand(LIMITS, too_much, entity_id="other"),
+                arena.demand(LIMITS, too_much, entity_id="team", cascaded=True),
+            )
+        ).allowed
+        more = arena.demand(LIMITS, {"tps": 20}, entity_id="team", cascaded=True)
+        await arena.adjust(more)
+        back = arena.demand(LIMITS, {"tps": -50}, entity_id="team", cascaded=True)
+        await arena.adjust(back)
+        await arena.adjust(arena.demand(LIMITS, {"tps": -2}, entity_id="team"))
+        await arena.adjust(back, metered=False)  # a grant is no consumption
+    team = await _usage(arena, entity_id="team", window_type="hourly")
+    assert [dict(shot.counters) for shot in team] == [
+        {"rps": 1, "tps": 275},
+        {"rps": 1, "tps": 475},
+    ]
+    assert [dict(shot.from_children) for shot in team] == [
+        {"rps": 1, "tps": 270}, {"rps": 1, "tps": 470},
+    ]  # fmt: skip
+    assert [(shot.total_events, shot.events_from_children) for shot in team] == [(2, 1), (2, 1)]
+    [day] = await _usage(arena, entity_id="team", window_type="daily")
+    assert (day.own, day.own_events) == ({"tps": 10}, 2)
+    assert dict(day.from_children) == {"rps": 2, "tps": 740}
+    shots = await _usage(arena, entity_id="key")
+    assert all(not shot.from_children and not shot.events_from_children for shot in shots)
+    assert await arena.consumed_milli("tps", "team") == 750_000
+
+
+async def a_bucket_asked_both_ways_keeps_both_apart(arena: Arena) -> None:
+    """Asked for itself and by cascade in one demand: the part by cascade is told, and is part of
+    the credit that undoes it."""
+    line = (2000, 500_000)
+    half = Demand(arena.key(), arena.demand(LIMITS, {}).terms, (None, 100_000))
+    child = Demand(half.key, half.terms, line, cascaded=line)
+    both = join_halves(half, child)
+    verdict = await arena.take(both)
+    assert verdict.allowed
+    [day] = await _usage(arena, window_type="daily")
+    assert (dict(day.counters), dict(day.from_children)) == (
+        {"rps": 2, "tps": 600}, {"rps": 2, "tps": 500},
+    )  # fmt: skip
+    assert (day.total_events, day.events_from_children) == (1, 0)
+    await arena.adjust(*credits_of(verdict))
+    [day] = await _usage(arena, window_type="daily")
+    assert (day.own, {name: n for name, n in day.from_children.items() if n}) == ({}, {})
 
 
 async def usage_outlives_its_bucket(arena: Arena) -> None:

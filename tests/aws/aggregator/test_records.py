@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from headgate.aws.aggregator.process import Settings, settings_from
-from headgate.aws.aggregator.records import Change, parse_record, sequence_text
+from headgate.aws.aggregator.records import (
+    Change,
+    ConsumptionState,
+    amount_between,
+    parse_record,
+    sequence_text,
+)
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.history import DAY_MS
 from tests.aws.aggregator.kit import START_MS, Record, Shard, Tape
@@ -43,6 +49,25 @@ def test_a_deleted_audit_event_is_not_an_expired_one() -> None:
     assert parse_record(tape.note("n/AUDIT#a", "#AUDIT#1", old, None)) is None
     who = {"userIdentity": {"type": "AssumedRole", "principalId": "me"}}
     assert parse_record(tape.note("n/AUDIT#a", "#AUDIT#1", old, None, **who)) is None
+
+
+def test_what_cascaded_is_the_difference_of_the_images() -> None:
+    """An image without the counter has none; a write that raised no other consumption is an event
+    from children; a limit that goes takes its part along without giving it back."""
+    before = ConsumptionState("1.1", 1, {"rpm": 5000, "tpm": 100})
+    after = ConsumptionState("1.2", 2, {"rpm": 6000, "tpm": 900}, {"rpm": 1000, "tpm": 800})
+    assert amount_between(before, after) == ({"rpm": 1000, "tpm": 800}, 1, after.cascaded_milli, 1)
+    both = ConsumptionState("1.3", 3, {"rpm": 8000, "tpm": 900}, {"rpm": 2000, "tpm": 800})
+    assert amount_between(after, both) == ({"rpm": 2000}, 1, {"rpm": 1000}, 0)
+    back = ConsumptionState("1.4", 4, {"rpm": 7000, "tpm": 900}, {"rpm": 1000, "tpm": 800})
+    assert amount_between(both, back) == ({"rpm": -1000}, 0, {"rpm": -1000}, 0)
+    gone = ConsumptionState("2.5", 5, {"tpm": 900}, {"tpm": 800})
+    assert not amount_between(back, gone)
+    record = one_record()
+    record["dynamodb"]["NewImage"] |= {"b_rpm_cc": {"N": "2000"}, "b_cc_tc": {"N": "1"}}
+    change = parse_record(record)
+    assert isinstance(change, Change)
+    assert dict(change.after.cascaded_milli) == {"rpm": 2000}
 
 
 BREAKS: list[Any] = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from headgate import Limit
 from headgate.core.decision import Demand
 from headgate.core.errors import Throttled, Unreachable
+from headgate.core.plan import join_halves
 from headgate.core.record import BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.store import DynamoStore
@@ -95,6 +96,56 @@ def test_splits_and_merges_are_counted_once(rig: Rig) -> None:
     random.Random(3).shuffle(records)
     run(rig.aggregator.process(records))
     assert totals(rig.usage(), "daily") == found
+
+
+def test_what_cascades_is_counted_apart_by_the_stream(rig: Rig) -> None:
+    """Through shards, gathers, merges and what is given back: both counters, once each. Items of
+    older versions have no such counter, which means 0."""
+    store = rig.backend.store
+    assert isinstance(store, DynamoStore)
+    team = Bucket(store, [Limit.per_day("x", 1000)], "team")
+    assert team.take(x=1).allowed  # asked for itself, by whoever knows of no cascade
+    key, now_ms = Bucket(store, [Limit.per_day("x", 1000)], "key"), team.now_ms
+
+    def by_cascade(x: int) -> Demand:
+        line = team.demand(x=x).amounts
+        return Demand(team.key, team.terms, line, cascaded=line)
+
+    def acquire(x: int) -> None:
+        assert run(store.consume([key.demand(x=x), by_cascade(x)], now_ms)).allowed
+
+    for _ in range(10):
+        acquire(3)
+    team.split_to(4)
+    for _ in range(40):
+        acquire(2)
+    assert team.take(x=7).allowed
+    acquire(700)  # more than a shard has: gathered
+    asked = team.demand(x=50)
+    both = join_halves(team.demand(x=20), Demand(asked.key, asked.terms, asked.amounts,
+                                                 cascaded=asked.amounts))  # fmt: skip
+    assert run(store.consume([both], now_ms)).allowed
+    for back in (by_cascade(-30), by_cascade(-90), team.demand(x=-3)):
+        run(store.adjust([back], now_ms))
+    team.now_ms += 10_000
+    assert team.merge_one()
+    now_ms = team.now_ms
+    acquire(5)
+    wanted = 30 + 80 + 700 + 50 - 120 + 5
+    records = rig.records()
+    for _ in range(2):
+        for at in range(0, len(records), 9):
+            assert not run(rig.aggregator.process(records[at : at + 9])).failures
+        random.Random(4).shuffle(records)
+    shots = {(one.entity_id, one.window_type): one for one in rig.usage()}
+    for window in ("hourly", "daily"):
+        shot = shots["team", window]
+        assert dict(shot.from_children) == {"x": wanted}
+        assert shot.own == {"x": 1 + 7 + 20 - 3}
+        assert shot.events_from_children >= 52  # a gathered take is an event on each shard
+        assert shots["key", window].from_children == {}
+        assert shots["key", window].own == {"x": 30 + 80 + 700 + 5}
+    assert team.consumed() == (wanted + 25) * 1000
 
 
 def test_as_many_shards_as_a_bucket_can_have(rig: Rig) -> None:

@@ -256,6 +256,30 @@ def test_usage_is_charted_and_listed(place: Place, page: Any) -> None:
     assert '"user:user-of-much","charted","7","1"' in lines[1]
 
 
+def test_totals_and_the_price_count_each_unit_once(place: Place, page: Any) -> None:
+    """A key under a team: 7 in all, not 14; the team's page tells what went through it apart."""
+    place.ask("POST", f"{SPACE}/entities", {"id": "team-of-one"})
+    child = {"id": "user:of-a-team", "parent_id": "team-of-one", "cascade": True}
+    place.ask("POST", f"{SPACE}/entities", child)
+    assert place.check("of-a-team", "rolled", 7) == 200
+    page.goto(place.page("usage?resource=rolled&price=1000"))
+    text_of(page, ".tile", "^7\\s*tokens in all")
+    text_of(page, ".tile", "^1\\s*requests")
+    text_of(page, ".tile", "7.00\\s*cost at that price")
+    assert page.locator(".tile", has_text="by children").count() == 0
+    rows = page.locator("main tbody tr").all_inner_texts()
+    assert any("team-of-one" in row and "tokens 7" in row for row in rows)
+    page.goto(place.page("usage?entity=team-of-one&price=1000"))
+    text_of(page, ".tile", "^0\\s*tokens in all")
+    text_of(page, ".tile", "7\\s*tokens used by children through it, not in the total")
+    text_of(page, ".tile", "0.00\\s*cost at that price")
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="CSV").click()
+    lines = waiting.value.path().read_text().splitlines()
+    assert lines[0].endswith('"tokens","requests","tokens from children"')
+    assert lines[1].endswith('"team-of-one","rolled","0","0","7"')
+
+
 def test_it_can_be_used_with_the_keyboard_alone(place: Place, page: Any) -> None:
     page.goto(place.page("live"))
     text_of(page, "main h1", "^Live$")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import Limit
+from headgate.core import record as cells
 from headgate.core.errors import Contended, StoreTrouble, Throttled
 from headgate.layers.layer import Shadow
 from headgate.repository import Repository
@@ -459,7 +460,10 @@ def test_all_or_none_whatever_is_asked(steps: list[tuple[Any, int]]) -> None:
 
     def levels(world: World) -> dict[str, Any]:
         buckets = world.store.store._buckets  # type: ignore[attr-defined]
-        return {text: record[4:6] for text, record in buckets.items()}
+        return {
+            text: record[cells.CELLS + cells.TOKENS : cells.CELLS + cells.COUNTED]
+            for text, record in buckets.items()
+        }
 
     async def flow() -> None:
         world = World(TableRules({("user", None): rule("u", 12), ("ip", None): rule("i", 12, 2)}))

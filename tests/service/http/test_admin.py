@@ -193,6 +193,7 @@ def test_buckets_usage_and_audit(desk: Desk) -> None:
     assert [(one["action"], one["principal"]) for one in audit] == [("bucket_reset", "dev")]
     usage = desk("GET", f"{NS}/usage", query="entity_id=user:ann&window=hourly").json["items"]
     assert [(one["resource"], one["counters"]) for one in usage] == [("api.search", {"tokens": 7})]
+    assert (usage[0]["from_children"], usage[0]["events_from_children"]) == ({}, 0)
     since = "start=2023-11-14T00:00:00Z&end=2023-11-15T00:00:00Z"
     assert desk("GET", f"{NS}/usage", query=since.replace("+", "%2B")).json["items"]
     assert desk("GET", f"{NS}/usage", query="start=1800000000000").json["items"] == []

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from headgate import Limit, Repository
@@ -23,6 +24,7 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.rules import Rule, Rules
 from headgate.service.decide.service import Service
+from headgate.service.leases.store import StoredDemand
 from headgate.testing import FakeClock
 
 RULES = Rules(Rule("hourly", [Limit.per_hour("tokens", 100)]))
@@ -72,6 +74,27 @@ async def test_another_process_settles_a_lease(tmp_path: Path) -> None:
         with pytest.raises(ServiceError) as caught:
             await two.release(parse_release(lease_id, None))
         assert caught.value.code is Code.CONFLICT
+
+
+async def test_another_process_settles_what_cascaded_as_such(tmp_path: Path) -> None:
+    """The text of a lease keeps who was asked for; one of before has no such word."""
+    async with two_services(tmp_path) as (one, two, _clock):
+        ns = await one.namespace("default")
+        await ns.create_entity("team")
+        await ns.create_entity("user:u1", parent_id="team", cascade=True)
+        lease_id = await opened(one)
+        await two.settle(parse_settle(lease_id, {"tokens": 12}))
+        assert (await ns.get_usage_summary()).total == {"tokens": 12}
+        team = await ns.get_usage_summary("team")
+        assert (team.total, team.from_children) == ({}, {"tokens": 12})
+
+
+def test_a_lease_of_before_was_asked_for_itself() -> None:
+    old = {
+        "key": "ns#e#r", "specs": [["x", 1000, 1000, 1000, False]], "version": 1, "own": False,
+        "sources": ["entity"], "amounts": [1000], "parts": None,
+    }  # fmt: skip
+    assert msgspec.convert(old, StoredDemand).demand().cascaded is None
 
 
 async def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:

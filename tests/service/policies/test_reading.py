@@ -102,7 +102,8 @@ def test_resolution_is_exact_then_scope_then_global_and_the_same_object_each_tim
 
 CHAT = """\
 rate_limits:
-  - {name: chat_requests, scope: user, resource: chat, limit_name: rpm, capacity: 60, refill_rate: 1}
+  - {name: chat_requests, scope: user, resource: chat, limit_name: rpm, capacity: 60,
+     refill_rate: 1}
   - {name: chat_tokens, scope: user, resource: chat, limit_name: tpm, capacity: 1000000,
      refill_rate: 1000000/60, counts_tokens: true}
 """
@@ -128,9 +129,9 @@ def test_limits_have_names_and_a_policy_says_which_of_them_tokens_are() -> None:
 
 def test_what_is_wrong_with_the_names_of_limits_is_told() -> None:
     twice = CHAT.replace("limit_name: tpm", "limit_name: rpm")
-    assert faults(twice) == ["p.yaml:3:5: the limit 'rpm' of user/chat is already on line 2"]
+    assert faults(twice) == ["p.yaml:4:5: the limit 'rpm' of user/chat is already on line 2"]
     plain = CHAT.replace("limit_name: rpm, ", "").replace("limit_name: tpm", "limit_name: tokens")
-    assert faults(plain) == ["p.yaml:3:5: the limit 'tokens' of user/chat is already on line 2"]
+    assert faults(plain) == ["p.yaml:4:5: the limit 'tokens' of user/chat is already on line 2"]
     assert "counts_tokens is '1'; write true or false" in faults(rule_with(counts_tokens="1"))[0]
     assert "limit_name" in faults(rule_with(limit_name="a b"))[0]
 

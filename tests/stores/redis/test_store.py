@@ -15,7 +15,7 @@ import pytest
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, ValidationError
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
-from headgate.core.record import TERMS, BucketKey, Terms, cells_of
+from headgate.core.record import CELLS, TERMS, TOKENS, BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
 from headgate.repository import open_backend
@@ -357,7 +357,7 @@ def test_a_reply_that_cannot_be_read_undoes_what_other_slots_gave(cluster_url: s
         with pytest.raises(Damaged):
             run(store.consume([ours, DEMANDS[0]], None))
         record = run(store.peek([ours.key], None)).records[0]
-        assert record[4] == 12_000
+        assert record[CELLS + TOKENS] == 12_000
 
 
 def test_an_undo_over_slots_without_an_answer_is_told(cluster_url: str) -> None:

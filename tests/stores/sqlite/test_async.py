@@ -345,7 +345,7 @@ consume()
 print("parent", "same" if connection() is parents else "other")
 record = run(store.peek([demand.key], {NOW_MS})) if BLOCKING else asyncio.Runner().run(
     store.peek([demand.key], {NOW_MS}))
-print("left", record.records[0][4] // 1000)
+print("left", record.records[0][5] // 1000)
 """
 
 

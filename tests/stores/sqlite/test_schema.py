@@ -15,7 +15,7 @@ import pytest
 from headgate.core.decision import Demand
 from headgate.core.history import UsageQuery, audit_event
 from headgate.core.limits import Limit
-from headgate.core.record import HOUR_MS, BucketKey, Record, Terms
+from headgate.core.record import CELLS, HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
 from headgate.stores.sqlite import bucket_table, open_sqlite, schema
@@ -35,18 +35,22 @@ def opened(path: Path) -> Backend:
     )
 
 
-def make_file(path: Path) -> None:
-    """A file as a headgate with today's schema leaves it, with a bucket in it."""
+def make_file(path: Path, version: int = schema.SCHEMA_VERSION) -> None:
+    """A file as a headgate with this schema leaves it, with a bucket in it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for step in schema.MIGRATIONS:
+        for step in schema.MIGRATIONS[: version - schema.OLDEST_VERSION + 1]:
             for statement in step:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA user_version = {version}")
         text = '[1,false,1,[["rpm",10000,10000,60000,false]],["override"]]'
         cells = f"[{NOW_MS}, 3000, 7000, 0]"
         row = ("ns", "one", "x", text, NOW_MS // HOUR_MS, 7, 1, NOW_MS + 42_000, cells)
-        connection.execute("INSERT INTO buckets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        connection.execute(
+            "INSERT INTO buckets (namespace, entity_id, resource, terms, hour, events, uncounted, "
+            "full_at_ms, cells) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            row,
+        )
 
 
 def add_step(patch: pytest.MonkeyPatch, *statements: str) -> None:
@@ -80,7 +84,7 @@ def test_an_older_file_is_migrated_with_all_it_holds(
     )
     fresh = opened(tmp_path / "fresh.db")
     backend = opened(tmp_path / "old.db")
-    assert record_of(backend) == (TERMS, NOW_MS // HOUR_MS, 7, NOW_MS, 3000, 7000, 0)
+    assert record_of(backend) == (TERMS, NOW_MS // HOUR_MS, 7, None, NOW_MS, 3000, 7000, 0)
     assert run(backend.catalog.get_version_record()) == {"schema_version": schema.SCHEMA_VERSION}
     assert run(backend.store.find("ns", resource="x", limit=5)).items == (KEY,)
     run(fresh.catalog.prepare())
@@ -90,6 +94,23 @@ def test_an_older_file_is_migrated_with_all_it_holds(
         run(one.store.close())
     with closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         assert connection.execute("SELECT a FROM made_up").fetchall() == [("one",)]
+
+
+def test_usage_of_a_file_without_what_cascaded_keeps_its_meaning(tmp_path: Path) -> None:
+    """Rows of older versions have no part from children; what comes later has."""
+    path = tmp_path / "old.db"
+    make_file(path, schema.OLDEST_VERSION)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        day_ms = NOW_MS // 86_400_000 * 86_400_000
+        row = ("ns", day_ms, "daily", "one", "x", '{"rpm":90000}', 90)
+        connection.execute("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    backend = opened(path)
+    child = Demand(KEY, TERMS, (1000,), cascaded=(1000,))
+    assert run(backend.store.consume([child], NOW_MS)).allowed
+    [shot] = run(backend.ledger.usage("ns", UsageQuery(window_type="daily"), NOW_MS)).items
+    assert (shot.counters, shot.total_events) == ({"rpm": 98}, 98)
+    assert (shot.from_children, shot.events_from_children) == ({"rpm": 1}, 1)
+    run(backend.store.close())
 
 
 def test_many_may_migrate_one_file_at_once(tmp_path: Path) -> None:
@@ -198,7 +219,7 @@ def test_numbers_of_any_size_come_back(tmp_path: Path) -> None:
     for _ in range(3):
         run(backend.store.adjust([Demand(KEY, terms, (10**40,))], NOW_MS))
     record = record_of(backend)
-    assert record[4:6] == ((2**53 - 1) * 1000 - 3 * 10**40, 3 * 10**40)
+    assert record[CELLS + 1 : CELLS + 3] == ((2**53 - 1) * 1000 - 3 * 10**40, 3 * 10**40)
     usage = run(backend.ledger.usage("ns", UsageQuery(), NOW_MS)).items
     assert usage[0].counters == {"big": 3 * 10**37}
     run(backend.store.close())

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headgate.core.errors import Damaged
-from headgate.core.history import AuditEvent, event_time_ms
+from headgate.core.history import AuditEvent, add_counters, event_time_ms
 from headgate.core.record import BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import Item, event_from_item, number_of, unreadable_item
@@ -25,22 +25,32 @@ from headgate.stores.dynamodb.schema import names_in
 # same name. So one change follows another directly if it begins with the state the other ended in.
 
 
+NOTHING: Mapping[str, int] = {}
+CASCADED = ("b_", "_cc")  # what the attribute begins and ends with; a limit's name is between
+
+
 class ConsumptionState(NamedTuple):
-    """`name` is empty where there is no bucket; `own` is what the item itself has consumed."""
+    """`name` is empty where there is no bucket; `own` is what the item itself has consumed, and
+    `cascaded` the part of that which came from children, of every limit it was ever counted for."""
 
     name: str
     writes: int
     own_milli: Mapping[str, int]
+    cascaded_milli: Mapping[str, int] = NOTHING
 
 
 class Amount(NamedTuple):
-    """What was consumed, in millitokens by limit, and by how many writes."""
+    """What was consumed, in millitokens by limit, and by how many writes; and the part of both that
+    came by cascade."""
 
     counters_milli: dict[str, int]
     events: int
+    cascaded_milli: Mapping[str, int] = NOTHING
+    cascaded_events: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.events) or any(self.counters_milli.values())
+        moved = (*self.counters_milli.values(), *self.cascaded_milli.values())
+        return bool(self.events) or any(moved)
 
 
 NO_STATE = ConsumptionState("", 0, {})
@@ -53,7 +63,8 @@ def state_of(item: Item) -> ConsumptionState:
     try:
         writes = number_of(item, WRITTEN)
         own = {name: _own_milli(item, name) for name in names_in(item[LAYOUT]["S"])}
-        return ConsumptionState(f"{int(item[GENERATION]['N'])}.{writes}", writes, own)
+        state = f"{int(item[GENERATION]['N'])}.{writes}"
+        return ConsumptionState(state, writes, own, _cascaded_milli(item))
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable_item("bucket", item, error) from error
 
@@ -64,24 +75,42 @@ def _own_milli(item: Item, limit: str) -> int:
     return int(item[names.consumed]["N"]) - number_of(item, names.merged)
 
 
+def _cascaded_milli(item: Item) -> Mapping[str, int]:
+    """What came by cascade, whatever limits the item holds now: it may have been written by one
+    that did not know of this counter, and left it behind with a limit it dropped."""
+    stem, end = CASCADED
+    return {
+        name[len(stem) : -len(end)]: number_of(item, name)
+        for name in item
+        if name.startswith(stem) and name.endswith(end)
+    }
+
+
 def amount_between(before: ConsumptionState, after: ConsumptionState) -> Amount:
     """What one write consumed. A limit that is new begins at 0; one that was dropped, or a bucket
-    that is gone, gives nothing back. A write that raised no consumption is no event."""
-    counters = {}
+    that is gone, gives nothing back. A write that raised no consumption is no event, and one that
+    raised none but by cascade is an event by cascade."""
+    counters, cascaded = {}, {}
     for name, own in after.own_milli.items():
         if moved := own - before.own_milli.get(name, 0):
             counters[name] = moved
-    return Amount(counters, int(any(moved > 0 for moved in counters.values())))
+        if part := after.cascaded_milli.get(name, 0) - before.cascaded_milli.get(name, 0):
+            cascaded[name] = part
+    event = any(moved > 0 for moved in counters.values())
+    asked = any(moved > cascaded.get(name, 0) for name, moved in counters.items())
+    return Amount(counters, int(event), cascaded, int(event and not asked))
 
 
 def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     counters: dict[str, int] = {}
-    events = 0
+    cascaded: dict[str, int] = {}
+    events = cascaded_events = 0
     for amount in amounts:
         events += amount.events
-        for name, milli in amount.counters_milli.items():
-            counters[name] = counters.get(name, 0) + milli
-    return Amount(counters, events)
+        cascaded_events += amount.cascaded_events
+        add_counters(counters, amount.counters_milli)
+        add_counters(cascaded, amount.cascaded_milli)
+    return Amount(counters, events, cascaded, cascaded_events)
 
 
 SEQUENCE_DIGITS_MAX = 40

@@ -130,7 +130,7 @@ class UsageRow(NamedTuple):
         return [change.sequence for changes in self.shards.values() for change in changes]
 
     def usage(self, amount: Amount) -> WindowUsage:
-        return WindowUsage(self.window_type, self.start_ms, amount.counters_milli, amount.events)
+        return WindowUsage(self.window_type, self.start_ms, *amount)
 
     @property
     def place(self) -> Key:

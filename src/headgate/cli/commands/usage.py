@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from headgate.cli.output import (
     table_of,
 )
 from headgate.cli.session import Session
-from headgate.core.history import iso_time
+from headgate.core.history import UsageSummary, iso_time
 from headgate.core.limits import parse_resource
 from headgate.core.runtime import run
 
@@ -58,10 +58,14 @@ def usage() -> None:
     """What was consumed per hour, day and month."""
 
 
+def _amounts(counters: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {amount(n)}" for name, n in counters.items())
+
+
 USAGE_COLUMNS: Columns = {
     "window": "window_start", "type": "window_type", "entity": "entity_id", "resource": "resource",
-    "consumed": lambda shot: ", ".join(f"{k} {amount(n)}" for k, n in shot["counters"].items()),
-    ">events": "total_events",
+    "consumed": lambda shot: _amounts(shot["counters"]), ">events": "total_events",
+    "of it from children": lambda shot: _amounts(shot["from_children"]),
 }  # fmt: skip
 
 
@@ -73,7 +77,11 @@ USAGE_COLUMNS: Columns = {
 )  # fmt: skip
 @page_options
 def list_(session: Session, /, cursor: str | None, **asked: Any) -> Output:
-    """List consumption per window, newest first."""
+    """List consumption per window, newest first.
+
+    A parent's row holds all that its bucket consumed; what its children used through it is part of
+    that, and shown beside it.
+    """
     found, following = session.repository.get_usage_snapshots(**asked, next_key=cursor)
     items = [usage_as_json(shot) for shot in found]
     table = table_of(items, USAGE_COLUMNS, "no usage")
@@ -91,7 +99,11 @@ def list_(session: Session, /, cursor: str | None, **asked: Any) -> Output:
 )  # fmt: skip
 @click.option("--plot", is_flag=True, help="A bar per window.")
 def summary(session: Session, /, plot: bool, **asked: Any) -> Output:
-    """Show totals and averages over windows; with --plot a bar per window."""
+    """Show totals and averages over windows; with --plot a bar per window.
+
+    Each unit counts once, for the entity that asked for it. Of one entity it shows besides what its
+    children used through it: a roll-up, which is in no total.
+    """
     found = session.repository.get_usage_summary(**asked)
     document = {**asdict(found), "window_type": asked["window_type"]}
     series = _series(session.repository, asked) if plot else []
@@ -105,12 +117,24 @@ def summary(session: Session, /, plot: bool, **asked: Any) -> Output:
         f"{found.snapshot_count} {asked['window_type']} windows, "
         f"{amount(found.total_events)} events",
         OutputTable(("limit", ">total", ">average"), rows, "no usage"),
+        *_roll_up(found, asked["entity_id"]),
         *_bars(series),
     )
 
 
+def _roll_up(found: UsageSummary, entity_id: str | None) -> list[OutputTable | str]:
+    """What the children of one entity used through it; nothing where they used none."""
+    if not found.from_children and not found.events_from_children:
+        return []
+    rows = [(name, amount(total)) for name, total in (found.from_children or {}).items()]
+    events = amount(found.events_from_children or 0)
+    told = f"Roll-up: used by children through {entity_id}, not in its total ({events} events)"
+    return ["", told, OutputTable(("limit", ">from children"), rows, "no usage")]
+
+
 def _series(repository: Any, asked: dict[str, Any]) -> list[tuple[str, dict[str, int]]]:
-    """Consumption by window, oldest first; only the newest WINDOWS_PLOTTED_MAX windows."""
+    """What entities asked for themselves by window, oldest first; only the newest
+    WINDOWS_PLOTTED_MAX windows."""
     found: dict[str, dict[str, int]] = {}
     cursor: str | None = None
     while True:
@@ -119,7 +143,7 @@ def _series(repository: Any, asked: dict[str, Any]) -> list[tuple[str, dict[str,
             if shot.window_start not in found and len(found) >= WINDOWS_PLOTTED_MAX:
                 return sorted(found.items())
             totals = found.setdefault(shot.window_start, {})
-            for name, used in shot.counters.items():
+            for name, used in shot.own.items():
                 totals[name] = totals.get(name, 0) + used
         if cursor is None:
             return sorted(found.items())

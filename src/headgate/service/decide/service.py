@@ -196,7 +196,7 @@ class Service:
             frame = target.frame_for(terms)
         if frame is None or terms.core is not demands[0].terms:
             return None
-        _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
+        _, _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
         now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
         capacity = frame.capacity_milli
         level = tokens + (now_ms - epoch_ms) * amount // period_ms
@@ -356,7 +356,7 @@ class Service:
         book = LeaseAccount(
             ns.engine.settlements, store, verdict.demands, self.clock(),
             request.on_expiry == "keep", trouble is not None, verdict.untaken,
-        )  # fmt: skip
+        ).split_halves()  # fmt: skip
         lease = await self.leases.open_lease(namespace, book, request.ttl_seconds * 1000)
         return AcquireResult(answer, lease)
 

@@ -163,7 +163,8 @@ _BUCKET = answer(
     refill_period_seconds={"type": "number"},
 )
 _SNAPSHOT = answer(
-    "entity_id resource window_start window_end window_type counters:free total_events:number"
+    "entity_id resource window_start window_end window_type counters:free total_events:number "
+    "from_children:free events_from_children:number"
 )
 _EVENT = answer("event_id timestamp action entity_id principal? resource? details:free")
 

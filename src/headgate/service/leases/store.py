@@ -309,10 +309,13 @@ class StoredDemand(msgspec.Struct):
     sources: tuple[str, ...]
     amounts: tuple[int | None, ...]
     parts: tuple[int, ...] | None
+    cascaded: bool = False  # whether all of it came from a child of the bucket's entity
 
     def demand(self) -> Demand:
         terms = Terms(self.specs, self.version, own=self.own, sources=self.sources)
-        return Demand(BucketKey.from_text(self.key), terms, self.amounts, parts=self.parts)
+        cascaded = self.amounts if self.cascaded else None
+        key = BucketKey.from_text(self.key)
+        return Demand(key, terms, self.amounts, parts=self.parts, cascaded=cascaded)
 
 
 class StoredLease(msgspec.Struct):
@@ -335,7 +338,7 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
     demands = [
         StoredDemand(
             one.key.text, one.terms.specs, one.terms.version, one.terms.own, one.terms.sources,
-            one.amounts, one.parts,
+            one.amounts, one.parts, one.cascaded is not None,
         )
         for one in book.demands
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credit_of
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
-from headgate.core.history import WINDOW_TYPES, WindowUsage, window_around
+from headgate.core.history import WindowUsage, add_counters, nonzero, windows_of_hour
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
@@ -46,13 +46,18 @@ HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many
 Add = Callable[[str, str, str, Iterable[WindowUsage]], Awaitable[None]]
 
 
+# What one bucket consumed in an hour, the part of it that came by cascade, and the admitted demands
+# of both.
+HeldUsage = tuple[dict[str, int], dict[str, int], list[int]]
+
+
 class UsageBuffer:
     """`add` tells history of some windows of a bucket."""
 
     def __init__(self, add: Add) -> None:
         self._add = add
         self._lock = threading.Lock()
-        self.held: dict[tuple[str, int], tuple[dict[str, int], list[int]]] = {}
+        self.held: dict[tuple[str, int], HeldUsage] = {}
 
     def count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
         """Adds what these demands consumed."""
@@ -60,11 +65,14 @@ class UsageBuffer:
             place = demand.key.text, now_ms // HOUR_MS
             amounts = demand.counted or demand.amounts
             with self._lock:
-                counters, count = self.held.setdefault(place, ({}, [0]))
+                counters, cascaded, count = self.held.setdefault(place, ({}, {}, [0, 0]))
                 count[0] += events
                 for spec, amount in zip(demand.terms.specs, amounts, strict=True):
                     if amount is not None:
                         counters[spec.name] = counters.get(spec.name, 0) + amount
+                if demand.cascaded is not None:
+                    count[1] += events if demand.is_cascaded else 0
+                    add_counters(cascaded, dict(demand.cascades()))
 
     async def shed(self, count: int) -> None:
         """Makes room for so many more where much is held: the oldest goes to history.
@@ -106,15 +114,11 @@ class UsageBuffer:
             held = self.held.pop((key.text, hour), None)
         if held is None:
             return
-        counters, (events,) = held
-        used = {name: amount for name, amount in counters.items() if amount}
-        if not used and not events:
-            return
-        usages = [
-            WindowUsage(window_type, window_around(window_type, hour * HOUR_MS)[0], used, events)
-            for window_type in WINDOW_TYPES
-        ]
-        await self._add(key.namespace, key.entity_id, key.resource, usages)
+        counters, cascaded, (events, cascaded_events) = held
+        used, through = nonzero(counters), nonzero(cascaded)
+        if used or through or events:
+            usages = windows_of_hour(hour, used, events, through, cascaded_events)
+            await self._add(key.namespace, key.entity_id, key.resource, usages)
 
 
 # --------------------------------------------------------------------------------------------------

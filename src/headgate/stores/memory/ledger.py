@@ -11,7 +11,9 @@ from itertools import islice
 from headgate.core.history import (
     AuditEvent,
     UsageQuery,
+    UsageSnapshot,
     WindowUsage,
+    add_counters,
     event_time_ms,
     has_uncounted_usage,
     snapshot,
@@ -26,6 +28,8 @@ AUDIT_EVENTS_MAX = 100_000
 
 Live = Callable[[str, str | None, str | None, int | None], None]
 UsageKey = tuple[int, str, str, str, str]  # start, type, namespace, entity, resource
+# Counters and events, and the part of both that came by cascade: None where nothing did.
+UsageValue = tuple[dict[str, int], int, dict[str, int] | None, int]
 Entry = tuple[str, AuditEvent]  # of the audit: its namespace, and what happened there
 
 
@@ -35,7 +39,7 @@ class MemoryLedger:
     def __init__(self, *, usage_rows_max: int = USAGE_ROWS_MAX) -> None:
         self._usage_rows_max = usage_rows_max  # 0: no usage is kept
         self.live: Live = lambda namespace, entity_id, resource, now_ms: None
-        self._usage: dict[UsageKey, tuple[dict[str, int], int]] = {}
+        self._usage: dict[UsageKey, UsageValue] = {}
         self._audit: deque[Entry] = deque(maxlen=AUDIT_EVENTS_MAX)
         self._lock = threading.RLock()
 
@@ -57,10 +61,13 @@ class MemoryLedger:
                     usage.window_start_ms, usage.window_type,
                     key.namespace, key.entity_id, key.resource,
                 )  # fmt: skip
-                counters, events = self._usage.get(row, ({}, 0))
-                for name, milli in usage.counters_milli.items():
-                    counters[name] = counters.get(name, 0) + milli
-                self._usage[row] = (counters, events + usage.events)
+                counters, events, cascaded, through = self._usage.get(row, ({}, 0, None, 0))
+                add_counters(counters, usage.counters_milli)
+                if usage.cascaded_milli:
+                    cascaded = cascaded or {}
+                    add_counters(cascaded, usage.cascaded_milli)
+                through += usage.cascaded_events
+                self._usage[row] = (counters, events + usage.events, cascaded, through)
             if len(self._usage) > self._usage_rows_max:
                 # many at once: the head of a dict is slow to find while it is full of holes
                 for old in list(islice(self._usage, max(1, self._usage_rows_max // 16))):
@@ -93,11 +100,14 @@ class MemoryLedger:
             if query.cursor is not None:
                 rows = [row for row in rows if _cursor(row) > query.cursor]
             page = rows[: query.limit]
-            items = tuple(
-                snapshot(row[3], row[4], WindowUsage(row[1], row[0], *self._usage[row]))
-                for row in page
-            )
+            items = tuple(self._snapshot(row) for row in page)
         return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
+
+    def _snapshot(self, row: UsageKey) -> UsageSnapshot:
+        start_ms, window_type, _, entity_id, resource = row
+        counters, events, cascaded, through = self._usage[row]
+        usage = WindowUsage(window_type, start_ms, counters, events, cascaded or {}, through)
+        return snapshot(entity_id, resource, usage)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         return self._drop(

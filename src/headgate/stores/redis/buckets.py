@@ -67,7 +67,7 @@ class RedisStore:
         self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if len(demands) == 1 and now_ms is None:
+        if len(demands) == 1 and now_ms is None and demands[0].cascaded is None:
             # A caller mostly asks of a bucket what it asked before: that call is packed already.
             demand = demands[0]
             asked = (demand.key.text, demand.amounts)

@@ -26,6 +26,9 @@ GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 # What begins a demand under these terms, and its limits: name, capacity, reduced rate, softness.
 EncodedTerms = tuple[tuple[str | int, ...], tuple[tuple[str | int, ...], ...]]
 
+OWN = 2  # the place of `own` among those, a number: 1 if so, and how much of it cascaded
+CASCADED, PARTLY_CASCADED = 2, 4
+
 _encoded: dict[int, tuple[Terms, EncodedTerms]] = {}
 ENCODED_MAX = 4096
 
@@ -80,9 +83,12 @@ def _reduced_rate(spec: Spec) -> tuple[int, int]:
 
 
 def demand_args(demand: Demand) -> list[str | int]:
-    """A demand as the scripts take it off their argument list."""
+    """A demand as the scripts take it off their argument list; see demand_at in bucket.lua."""
     head, limits = encode_terms(demand.terms)
     args: list[str | int] = [*head]
+    partly = demand.cascaded is not None and not demand.is_cascaded
+    if demand.cascaded is not None:
+        args[OWN] = head[OWN] + (PARTLY_CASCADED if partly else CASCADED)  # type: ignore[operator]
     for limit, amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
@@ -91,6 +97,8 @@ def demand_args(demand: Demand) -> list[str | int]:
             )  # fmt: skip
         args += limit
         args.append("" if amount is None else amount)
+    if partly and demand.cascaded is not None:
+        args += ["" if amount is None else amount for amount in demand.cascaded]
     return args
 
 
@@ -130,7 +138,7 @@ def _specs(rows: Iterable[list[object]]) -> tuple[Spec, ...]:
 
 def record_of(terms: Terms, numbers: Sequence[int], now_ms: int) -> Record:
     """A record from its cells. Usage is counted apart, so nothing in it is uncounted."""
-    found: list[object] = [terms, now_ms // HOUR_MS, 0]
+    found: list[object] = [terms, now_ms // HOUR_MS, 0, None]
     for at in range(0, len(numbers), 4):
         consumed = numbers[at + 3] * CONSUMED_UNIT + numbers[at + 2]
         found += (numbers[at], numbers[at + 1], consumed, consumed)

@@ -41,8 +41,10 @@ from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 # Usage as the scripts count it, and as it is asked for.
 #
 # A row is a hash of one bucket and one month, with fields `hour:limit` (net millitokens) and
-# `hour:` (admitted demands). Every window lies within one month, so each row yields its windows
-# alone.
+# `hour:` (admitted demands), and `hour:>limit` and `hour:>` for the part that came by cascade.
+# Every window lies within one month, so each row yields its windows alone.
+
+CASCADED = ">"  # no limit's name begins with it
 
 MONTH_MS_MAX = 31 * 24 * HOUR_MS
 
@@ -74,9 +76,15 @@ def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Wind
             found.setdefault((window_type, start_ms), Counter())[limit] += int(value)
     for (window_type, start_ms), counted in found.items():
         events = counted.pop("", 0)
-        counters = {limit: milli for limit, milli in counted.items() if milli}
-        if counters or events:
-            yield WindowUsage(window_type, start_ms, counters, events)
+        cascaded_events = counted.pop(CASCADED, 0)
+        used: dict[str, int] = {}
+        cascaded: dict[str, int] = {}
+        for limit, milli in counted.items():
+            if milli:
+                through = limit.startswith(CASCADED)
+                (cascaded if through else used)[limit.removeprefix(CASCADED)] = milli
+        if used or events or cascaded:
+            yield WindowUsage(window_type, start_ms, used, events, cascaded, cascaded_events)
 
 
 def matching_usage(
@@ -131,6 +139,10 @@ class RedisLedger:
                 added: list[str | int] = [stem, usage.events]
                 for limit, milli in usage.counters_milli.items():
                     added += (stem + limit, milli)
+                for limit, milli in usage.cascaded_milli.items():
+                    added += (stem + CASCADED + limit, milli)
+                if usage.cascaded_events:
+                    added += (stem + CASCADED, usage.cascaded_events)
                 await self._port.script(ADD_USAGE, [f"{prefix}{month}", rows], added)
 
     async def audit(

@@ -24,7 +24,7 @@ from headgate.stores.sqlite.rows import (
     append,
     clamp,
     event_from_row,
-    from_json,
+    usage_in_row,
 )
 
 FLUSH_BATCH = 200
@@ -66,10 +66,8 @@ class SqliteLedger:
         rows = await fetch(self._port, SQL[name], asked)
         page = rows[: query.limit]
         items = tuple(
-            snapshot(
-                row[2], row[3], WindowUsage(row[1], row[0], from_json("usage row", row[4]), row[5])
-            )
-            for row in page
+            snapshot(entity_id, resource, _usage_from(start_ms, window_type, *values))
+            for start_ms, window_type, entity_id, resource, *values in page
         )
         return Page(items, usage_cursor(*page[-1][:4]) if len(rows) > query.limit else None)
 
@@ -93,6 +91,13 @@ class SqliteLedger:
             gone = await write(self._port, SQL[query], (clamp(before_ms), TRIM_BATCH))
             total += gone
         return total
+
+
+def _usage_from(
+    start_ms: int, window_type: str, counters: str, events: int, cascaded: str | None
+) -> WindowUsage:
+    used, through, through_events = usage_in_row(counters, cascaded)
+    return WindowUsage(window_type, start_ms, used, events, through, through_events)
 
 
 def _usage_values(namespace: str, query: UsageQuery) -> dict[str, int | str | None]:

@@ -11,6 +11,7 @@ from headgate.core.errors import Damaged
 from headgate.core.history import (
     AuditEvent,
     WindowUsage,
+    add_counters,
     event_time_ms,
     has_uncounted_usage,
     usage_of,
@@ -18,12 +19,14 @@ from headgate.core.history import (
 from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
 from headgate.core.limits import Spec
 from headgate.core.record import (
+    CASCADED,
     CELLS,
     EVENTS,
     HOUR,
     STRIDE,
     TERMS,
     BucketKey,
+    Cascaded,
     Record,
     Terms,
     full_at_ms,
@@ -67,8 +70,9 @@ class TermsCodec:
         return terms
 
     def record(self, row: Row, wanted: Terms | None = None) -> Record:
-        """The record of (terms, hour, events, cells); under `wanted` itself if it says the same."""
-        text, hour, events, cells_text = row
+        """The record of (terms, hour, events, cells, cascaded); under `wanted` itself if it says
+        the same."""
+        text, hour, events, cells_text, cascaded_text = row
         try:
             same = wanted is not None and self.text(wanted) == text
             terms = wanted if same and wanted is not None else self.terms(text)
@@ -77,13 +81,15 @@ class TermsCodec:
                 raise ValueError("there is more than one value in its cells")
             if len(cells) != STRIDE * len(terms.specs):
                 raise ValueError(f"{len(cells)} cells for {len(terms.specs)} limits")
-        except (ValueError, TypeError, IndexError, StopIteration) as error:
+            cascaded = None if cascaded_text is None else _cascaded_from_text(cascaded_text)
+        except (ValueError, TypeError, IndexError, StopIteration, OverflowError) as error:
             raise unreadable_row("bucket", error) from error
-        return (terms, hour, events, *cells)
+        return (terms, hour, events, cascaded, *cells)
 
     def row(self, record: Record) -> Row:
-        """(terms, hour, events, uncounted, full_at_ms, cells)."""
+        """(terms, hour, events, uncounted, full_at_ms, cells, cascaded)."""
         full_ms = full_at_ms(record)
+        cascaded = record[CASCADED]
         return (
             self.text(record[TERMS]),
             record[HOUR],
@@ -91,6 +97,7 @@ class TermsCodec:
             has_uncounted_usage(record),
             full_ms if full_ms is None or full_ms < INT64_MAX else INT64_MAX,
             str(list(record[CELLS:])),  # a list of ints prints as JSON
+            None if cascaded is None else as_json(cascaded),
         )
 
 
@@ -179,6 +186,11 @@ def _terms_from_text(text: str) -> Terms:
     return core.extend(specs[core_count:])
 
 
+def _cascaded_from_text(text: str) -> Cascaded:
+    events, counters = _decode(text)
+    return int(events), {str(name): int(milli) for name, milli in dict(counters).items()}
+
+
 def _bounded(cache: dict[Any, Any]) -> dict[Any, Any]:
     if len(cache) >= WORDINGS_MAX:
         cache.clear()
@@ -203,12 +215,26 @@ def add(connection: SqliteTransaction, key: BucketKey, usages: Iterable[WindowUs
     for usage in usages:
         window = (usage.window_start_ms, usage.window_type)
         where = (key.namespace, *window, key.entity_id, key.resource)
-        row = connection.execute(USAGE_GET, where).fetchone()
-        counters: dict[str, int] = from_json("usage row", row[0]) if row else {}
-        for name, milli in usage.counters_milli.items():
-            counters[name] = counters.get(name, 0) + milli
-        events = usage.events + (row[1] if row else 0)
-        connection.execute(USAGE_PUT, (as_json(counters), events, *where))
+        row = connection.execute(USAGE_GET, where).fetchone() or ("{}", 0, None)
+        counters, cascaded, cascaded_events = usage_in_row(row[0], row[2])
+        add_counters(counters, usage.counters_milli)
+        add_counters(cascaded, usage.cascaded_milli)
+        cascaded_events += usage.cascaded_events
+        through = as_json([cascaded_events, cascaded]) if cascaded or cascaded_events else None
+        values = (as_json(counters), usage.events + row[1], through)
+        connection.execute(USAGE_PUT, (*values, *where))
+
+
+def usage_in_row(counters: str, cascaded: str | None) -> tuple[dict[str, int], dict[str, int], int]:
+    """The counters of a row, and the counters and events that came by cascade."""
+    used = from_json("usage row", counters)
+    if cascaded is None:
+        return used, {}, 0
+    try:
+        events, through = _cascaded_from_text(cascaded)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise unreadable_row("usage row", error) from error
+    return used, through, events
 
 
 def append(connection: SqliteTransaction, namespace: str, event: AuditEvent) -> None:

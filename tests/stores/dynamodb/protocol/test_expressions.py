@@ -8,7 +8,7 @@ import pytest
 
 from headgate.core.decision import Demand
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Record, Terms, new_record
+from headgate.core.record import BucketKey, Record, Terms, cells_of, new_record
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import ItemState, bucket_key
 from headgate.stores.dynamodb.protocol.take import aligned_amounts, record_under
@@ -25,7 +25,7 @@ def seen(
     tokens: int, *, depth: int = 0, ttl_s: int | None = 10_000, terms: Terms = TERMS
 ) -> ItemState:
     """A bucket of one limit, made a second ago: 16 000 have been refilled since."""
-    record: Record = (terms, 0, 0, NOW_MS - 1000, tokens, 5000, 5000)
+    record: Record = (terms, 0, 0, None, NOW_MS - 1000, tokens, 5000, 5000)
     return ItemState(record, terms, layout_of(terms), 0, depth, 77, NOW_MS - 1000, ttl_s, 9, 0)
 
 
@@ -156,6 +156,52 @@ def test_an_adjustment(tokens: int, amount: int, update: str, condition: str) ->
         state, state.record, TERMS, (amount,), NOW_MS, counted=(amount,)
     )
     assert shown(draft) == (update, condition)
+
+
+BY_CASCADE = {"x": 3000}
+
+
+def test_what_cascades_is_counted_in_the_same_write() -> None:
+    """One ADD more, under the same condition; without it the write is the one it was."""
+    state = seen(-4000)
+    wanted = Demand(KEY, TERMS, (3000,), cascaded=(3000,))
+    part = expressions.cascaded_part(wanted, TERMS.specs, (3000,))
+    assert part == BY_CASCADE
+    assert expressions.cascaded_part(Demand(KEY, TERMS, (3000,)), TERMS.specs, (3000,)) == {}
+    draft = expressions.take_update(
+        state, state.record, TERMS, (3000,), NOW_MS, crowded=False, cascaded=part
+    )
+    plain, condition = shown(take(state, 3000))
+    assert shown(draft) == (f"{plain}, b_x_cc 3000", condition)
+    made = expressions.create_update(
+        KEY, new_record(TERMS, NOW_MS), (3000,), 5, NOW_MS, cascaded=part
+    )
+    assert shown(made)[0].endswith("ttl = 1061 ADD b_x_cc 3000")
+    back = expressions.adjust_update(
+        state, state.record, TERMS, (-2000,), NOW_MS, counted=(-2000,), cascaded={"x": -2000}
+    )
+    assert shown(back)[0] == "ADD b_wcu_tc 1, b_x_tc -2000, b_x_tk 2000, b_x_cc -2000"
+
+
+def test_a_limit_that_is_dropped_takes_what_cascaded_along() -> None:
+    """Or a limit of that name would begin with it."""
+    draft = UpdateExpression()
+    [cell] = cells_of(seen(-4000).record)
+    expressions.drop_limit(draft, cell, NOW_MS)
+    assert "b_x_cc" in shown(draft)[0].removeprefix("REMOVE ").split(", ")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_part_by_cascade_is_divided_among_the_writes_of_a_demand(sign: int) -> None:
+    """Never more than a write counts, and all of it over all of them."""
+    wanted = Demand(KEY, TERMS, (9000 * sign,), cascaded=(5000 * sign,))
+    left = dict(wanted.cascades())
+    parts = [
+        expressions.cascaded_part(wanted, TERMS.specs, (count,), left)
+        for count in (3000 * sign, None, 4000 * sign, 2000 * sign)
+    ]
+    assert parts == [{"x": 3000 * sign}, {}, {"x": 2000 * sign}, {}]
+    assert left == {"x": 0}
 
 
 def test_a_split_divides_what_is_there() -> None:

@@ -42,7 +42,7 @@ def _seen(rng: random.Random, terms: Terms) -> ItemState:
     depth = rng.choice((0, 0, 1, 3))
     shard = rng.randrange(1 << depth)
     share = share_of(terms, shard, depth)
-    cells: list[object] = [share, NOW_MS // 3_600_000, 0]
+    cells: list[object] = [share, NOW_MS // 3_600_000, 0, None]
     for spec in share.specs:
         tokens = rng.choice((spec.capacity_milli, rng.randint(-5000, spec.capacity_milli)))
         cells += (NOW_MS - rng.choice((-5, 0, 1, 999, 10**5)), tokens, 7000, 7000)
@@ -55,13 +55,13 @@ def _seen(rng: random.Random, terms: Terms) -> ItemState:
 
 def test_it_makes_the_write_that_the_general_one_makes() -> None:
     rng = random.Random(11)
-    compared = left = banded = divided = 0
+    compared = left = banded = divided = cascaded = 0
     for _ in range(2000):
         terms = _terms(rng)
         seen = _seen(rng, terms)
         amounts = tuple(rng.choice((None, 1000, 1000, 3000, 0)) for _ in terms.specs)
-        demand = Demand(KEY, terms, amounts)
         crowded = rng.random() < 0.5
+        demand = Demand(KEY, terms, amounts, cascaded=amounts if rng.random() < 0.4 else None)
         written = fast_take_request("a table", seen, demand, NOW_MS, crowded)
         standing = record_under(seen, demand, NOW_MS)
         if written is None:
@@ -75,14 +75,18 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
             continue
         compared += 1
         draft = expressions.take_update(
-            seen, standing, seen.whole, aligned_amounts(demand, terms), NOW_MS, crowded=crowded
-        )
+            seen, standing, seen.whole, aligned_amounts(demand, terms), NOW_MS, crowded=crowded,
+            cascaded=expressions.cascaded_part(demand, terms.specs, amounts),
+        )  # fmt: skip
         told = "ALL_NEW" if None in amounts else "UPDATED_NEW"
         if told == "UPDATED_NEW":
             draft.touch("cv")
         general = draft.request("a table", bucket_key(KEY, seen.shard)).params
         assert written.params == {**general, "ReturnValues": told}
         divided += bool(seen.depth)
+        names = set(general["ExpressionAttributeNames"].values())
+        assert any(name.endswith("_cc") for name in names) == (demand.cascaded is not None)
+        cascaded += demand.cascaded is not None
         assert (written.operation, written.credit) == ("UpdateItem", False)
         alone = fast_take_request("a table", seen, demand, NOW_MS)
         banded += alone is not None and alone.params != written.params
@@ -90,6 +94,7 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
     assert left > 300
     assert banded > 30
     assert divided > 150
+    assert cascaded > 100
 
 
 def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:
@@ -156,7 +161,7 @@ def test_a_short_answer_that_lacks_a_counter_says_so() -> None:
 def test_a_short_answer_keeps_what_is_known_better_by_now() -> None:
     """Others' answers came meanwhile: a later end of the item, or another generation."""
     terms = Terms((Limit.per_second("x", 16).spec,), 3)
-    record = (terms, NOW_MS // 3_600_000, 0, NOW_MS, 16_000, 0, 0)
+    record = (terms, NOW_MS // 3_600_000, 0, None, NOW_MS, 16_000, 0, 0)
     planned = ItemState(record, terms, layout_of(terms), 0, 0, 5, NOW_MS, 1000, 1, 0)
     told = {"b_wcu_tc": {"N": "9"}, "b_x_tk": {"N": "8000"}, "b_x_tc": {"N": "8000"}}
     known = BucketView(KEY)
@@ -178,7 +183,7 @@ def test_terms_that_are_equal_but_not_the_same_go_the_general_way() -> None:
 def test_bodies_are_kept_for_a_bounded_number_of_terms() -> None:
     for version in range(usual.TERMS_MAX + 10):
         terms = Terms((Limit.per_second("x", 16).spec,), version)
-        record = (terms, 0, 0, NOW_MS, 16_000, 0, 0)
+        record = (terms, 0, 0, None, NOW_MS, 16_000, 0, 0)
         seen = ItemState(record, terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
         assert fast_take_request("t", seen, Demand(KEY, terms, (1000,)), NOW_MS) is not None
         assert len(usual._bodies) <= usual.TERMS_MAX
@@ -187,7 +192,9 @@ def test_bodies_are_kept_for_a_bounded_number_of_terms() -> None:
 def test_shapes_of_many_limits_are_bounded() -> None:
     terms = Terms(tuple(Limit.per_second(f"x{place}", 16).spec for place in range(10)), 1)
     cells = (NOW_MS, 16_000, 0, 0) * 10
-    seen = ItemState((terms, 0, 0, *cells), terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0)
+    seen = ItemState(
+        (terms, 0, 0, None, *cells), terms, layout_of(terms), 0, 0, 1, NOW_MS, None, 1, 0
+    )
     for number in range(1, 300):
         amounts = tuple(1000 if number >> place & 1 else None for place in range(10))
         assert fast_take_request("t", seen, Demand(KEY, terms, amounts), NOW_MS) is not None

@@ -11,7 +11,7 @@ import pytest
 from headgate import Limit
 from headgate.core.decision import Verdict
 from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
-from headgate.core.record import BucketKey
+from headgate.core.record import CELLS, COUNTED, TOKENS, BucketKey
 from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
 from headgate.stores.dynamodb import over_port
@@ -67,7 +67,10 @@ def test_a_cancelled_caller_leaves_nothing_taken_of_a_refused_demand() -> None:
             await store.consume(both, START_MS)
         sight = await store.peek([wide.key], START_MS)
         record = sight.records[0]
-        assert record[4:6] == (8000, 2000)  # tokens and consumption: as after the first
+        assert record[CELLS + TOKENS : CELLS + COUNTED] == (
+            8000,
+            2000,
+        )  # tokens and consumption: as after the first
 
     asyncio.run(flow())
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from headgate import Limit
+from headgate.core.decision import Demand, credit_of
 from headgate.core.errors import Damaged, Throttled, Unreachable
+from headgate.core.plan import join_halves
 from headgate.core.record import Terms
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import DynamoRequest
@@ -79,6 +81,52 @@ def test_strict_gives_no_burst_away() -> None:
         while rng.choice(buckets).take(x=1).allowed:
             taken += 1
         assert taken == 10
+
+
+def _cascaded_in_items(bucket: Bucket) -> int:
+    """What its shards' items say came by cascade."""
+    store, found = bucket.store, 0
+    for seen in bucket.shards():
+        pk, sk = bucket_key(bucket.key, seen.shard)
+        asked = {"TableName": store._table.name, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}}
+        item = run(store._port.call(DynamoRequest("GetItem", asked)))["Item"]
+        found += int(item.get("b_x_cc", {"N": "0"})["N"])
+    return found
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["apart", "strict"])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_items_hold_what_came_by_cascade_whatever_way_it_was_written(
+    strict: bool, shards: int
+) -> None:
+    """Made, taken, gathered, adjusted, undone, in a transaction or not: never a unit lost, none for
+    what was refused. A bucket nobody cascades to has no such attribute."""
+    store = store_on(engine_with_table(), strict=strict)
+    child, parent, narrow = (Bucket(store, [Limit.per_day("x", size)]) for size in (9999, 9999, 1))
+    rng = random.Random(shards + strict)
+    wanted = 0
+    for step in range(60):
+        amount = rng.choice((1, 7, 700))
+        asked = parent.demand(x=amount)
+        cascaded = Demand(asked.key, asked.terms, asked.amounts, cascaded=asked.amounts)
+        if step == 5 and shards > 1:
+            parent.split_to(shards)
+        match rng.randrange(5) if step else 0:
+            case 0 | 1:
+                done = run(store.consume([child.demand(x=1), cascaded], parent.now_ms)).allowed
+            case 2:  # refused by the third bucket, and undone
+                asked_too = [child.demand(x=1), cascaded, narrow.demand(x=2)]
+                assert not run(store.consume(asked_too, parent.now_ms)).allowed
+                done = False
+            case 3:
+                both = join_halves(parent.demand(x=3), cascaded)
+                done = run(store.consume([child.demand(x=1), both], parent.now_ms)).allowed
+            case _:
+                run(store.adjust([credit_of(cascaded, ())], parent.now_ms))
+                amount, done = -amount, True
+        wanted += amount * 1000 if done else 0
+        assert _cascaded_in_items(parent) == wanted
+    assert _cascaded_in_items(child) == 0
 
 
 def test_a_stale_cache_costs_one_failed_write(clients: Clients) -> None:

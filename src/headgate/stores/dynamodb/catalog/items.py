@@ -290,11 +290,12 @@ def _limit(item: Item, name: str) -> Limit:
 # Audit events and usage rows as DynamoDB keeps them, and back.
 #
 # A usage row has one counter per limit, `u_{limit}`, in millitokens: the prefix keeps a limit that
-# is called `ttl` or `resource` apart from the row's own attributes. All of a row's names are in its
-# keys, so pages of usage are found in indexes of keys alone.
+# is called `ttl` or `resource` apart from the row's own attributes. The part that came by cascade
+# is in `c_{limit}` and `cascaded_events`, where there is one. All of a row's names are in its keys,
+# so pages of usage are found in indexes of keys alone.
 
-COUNTER = "u_"
-EVENTS = "total_events"
+COUNTER, CASCADED = "u_", "c_"
+EVENTS, CASCADED_EVENTS = "total_events", "cascaded_events"
 TTL = "ttl"
 
 
@@ -365,20 +366,33 @@ def usage_attributes(
 
 def usage_counters(usage: WindowUsage) -> Item:
     """What is added to a usage row."""
-    counters = {f"{COUNTER}{name}": number(milli) for name, milli in usage.counters_milli.items()}
-    return {**counters, EVENTS: number(usage.events)}
+    found = {f"{COUNTER}{name}": number(milli) for name, milli in usage.counters_milli.items()}
+    found[EVENTS] = number(usage.events)
+    for name, milli in usage.cascaded_milli.items():
+        found[f"{CASCADED}{name}"] = number(milli)
+    if usage.cascaded_events:
+        found[CASCADED_EVENTS] = number(usage.cascaded_events)
+    return found
 
 
 def usage_from_item(item: Item) -> UsageSnapshot:
     pk, sk = key_of(item)
     row = schema.parse_usage_sk(sk)
-    counters = {
-        name.removeprefix(COUNTER): number_of(item, name)
-        for name in item
-        if name.startswith(COUNTER)
-    }
-    usage = WindowUsage(row.window_type, start_ms_of(row), counters, number_of(item, EVENTS))
+    usage = WindowUsage(
+        row.window_type,
+        start_ms_of(row),
+        _counters_of(item, COUNTER),
+        number_of(item, EVENTS),
+        _counters_of(item, CASCADED),
+        number_of(item, CASCADED_EVENTS),
+    )
     return snapshot(schema.last_name(pk), row.resource, usage)
+
+
+def _counters_of(item: Item, prefix: str) -> dict[str, int]:
+    return {
+        name.removeprefix(prefix): number_of(item, name) for name in item if name.startswith(prefix)
+    }
 
 
 def usage_cursor(key: Key) -> str:

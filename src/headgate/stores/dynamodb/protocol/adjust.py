@@ -110,10 +110,11 @@ class Adjuster:
         parts = divide_adjustment(demand, records, now_ms)
         if attempt >= STILL_TRIES:
             parts = [_without_hold(part) for part in parts]
+        left = dict(demand.cascades())
         return [
             write
             for seen, part in zip(shards, parts, strict=True)
-            for write in _shard_writes(seen, demand, part, now_ms, metered)
+            for write in _shard_writes(seen, demand, part, now_ms, metered, left)
         ]
 
     def _find_shard(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[ItemState | None]:
@@ -137,9 +138,13 @@ class Adjuster:
         if is_credit_only(demand):
             return []
         record = new_record(demand.terms, now_ms)
+        counted, cascaded = None, expressions.NOTHING
+        if metered:
+            counted = demand.counted or demand.amounts
+            cascaded = expressions.cascaded_part(demand, demand.terms.specs, counted)
         draft = expressions.create_update(
             demand.key, record, demand.amounts, new_generation(), now_ms,
-            forced=True, counted=(demand.counted or demand.amounts) if metered else None,
+            forced=True, counted=counted, cascaded=cascaded,
         )  # fmt: skip
         return [PlannedWrite(bucket_key(demand.key), 0, draft)]
 
@@ -154,7 +159,12 @@ class Adjuster:
 
 
 def _shard_writes(
-    seen: ItemState, demand: Demand, part: Part, now_ms: int, metered: bool
+    seen: ItemState,
+    demand: Demand,
+    part: Part,
+    now_ms: int,
+    metered: bool,
+    left: dict[str, int] | None = None,
 ) -> list[PlannedWrite]:
     standing = record_under(seen, demand, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
@@ -168,9 +178,12 @@ def _shard_writes(
     ]
     if whole.specs == seen.whole.specs and not any(amounts) and not any(counted):
         return []
+    cascaded = expressions.NOTHING
+    if metered:
+        cascaded = expressions.cascaded_part(demand, standing[TERMS].specs, counted, left)
     draft = expressions.adjust_update(
         seen, standing, whole, amounts, now_ms, counted=counted if metered else None,
-        holds={name: placed.hold for name, placed in part.items()},
+        holds={name: placed.hold for name, placed in part.items()}, cascaded=cascaded,
     )  # fmt: skip
     return [PlannedWrite(bucket_key(demand.key, seen.shard), seen.shard, draft)]
 

@@ -11,6 +11,8 @@ token meanwhile. One condition on `g` says exactly that, however many attributes
     b_{limit}_cp|ra|rp   capacity, refill amount (if another), period, of the whole bucket
     b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
     b_{limit}_mg         the part of the consumption that came with shards that were merged into it
+    b_{limit}_cc         the part of the consumption that came by cascade, from children; absent: 0.
+                         The aggregator alone reads it, and from each shard: none is merged into it
     b_wcu_tc             how often it was written; it is no limit and is shown to nobody
     sd, sp               depth, and when that was changed last
 """
@@ -60,6 +62,7 @@ class AttributeNames(NamedTuple):
     period: str
     epoch: str
     merged: str
+    cascaded: str
 
 
 class ItemState(NamedTuple):
@@ -80,7 +83,7 @@ class ItemState(NamedTuple):
 @functools.lru_cache(maxsize=4096)
 def names_of(limit: str) -> AttributeNames:
     return AttributeNames(
-        *(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg"))
+        *(f"b_{limit}_{part}" for part in ("tk", "tc", "cp", "ra", "rp", "rf", "mg", "cc"))
     )
 
 
@@ -155,7 +158,7 @@ def state_from_item(
                 own = [names_of(spec.name).epoch for spec in whole.specs]
                 epochs = [int(item.get(name, item[EPOCH])["N"]) for name in own]
                 epoch_ms = int(item[EPOCH]["N"])
-        cells: list[object] = [terms, now_ms // HOUR_MS, 0]
+        cells: list[object] = [terms, now_ms // HOUR_MS, 0, None]
         for spec, since_ms in zip(terms.specs, epochs, strict=True):
             names = names_of(spec[0])
             consumed = int(item[names.consumed]["N"])

@@ -161,8 +161,9 @@ def attempt(
     # A refusal under new terms keeps them: the wait it tells counts on their pace.
     amounts = aligned_amounts(demand, standing[TERMS]) if fitting else [None] * len(whole.specs)
     draft = expressions.take_update(
-        seen, standing, whole, amounts, now_ms, crowded=crowded, spare=spare
-    )
+        seen, standing, whole, amounts, now_ms, crowded=crowded, spare=spare,
+        cascaded=expressions.cascaded_part(demand, standing[TERMS].specs, amounts),
+    )  # fmt: skip
     outcome = yield draft.request(table, bucket_key(demand.key, seen.shard))
     after = learn(known, seen.shard, outcome, now_ms, confirmed)
     if after is None:
@@ -192,7 +193,10 @@ def create(
         found = yield from look(table, known, now_ms, confirmed)
         return Refused(record) if found is None else None
     generation = new_generation()
-    draft = expressions.create_update(demand.key, record, demand.amounts, generation, now_ms)
+    cascaded = expressions.cascaded_part(demand, demand.terms.specs, demand.amounts)
+    draft = expressions.create_update(
+        demand.key, record, demand.amounts, generation, now_ms, cascaded=cascaded
+    )
     outcome = yield draft.request(table, bucket_key(demand.key))
     made = new_item_state(record, layout_of(demand.terms), generation, now_ms)
     seen = learn(known, 0, outcome, now_ms, confirmed, made)
@@ -267,8 +271,12 @@ def fast_take_request(
 ) -> EncodedRequest | None:
     """The write; None where the take is not a usual one, or does not fit what was seen."""
     record, whole, _, shard, depth, generation, _, ttl_s, _, _ = seen
-    terms = demand.terms
-    if whole is not terms or (record[TERMS] is not terms and not depth):
+    terms, cascaded = demand.terms, demand.cascaded
+    if (
+        whole is not terms
+        or (record[TERMS] is not terms and not depth)
+        or (cascaded is not None and cascaded != demand.amounts)  # asked for both ways
+    ):
         return None
     _, bodies = _bodies.get(id(terms)) or _bodies_of(terms)
     if bodies is None:
@@ -304,11 +312,14 @@ def fast_take_request(
     if not shape:
         return None
     shape *= 2
+    # A take that is not by cascade pays for none of this; the comprehension would cost it a call.
+    values += () if cascaded is None else [wanted for wanted in cascaded if wanted is not None]
     if ttl_s is not None:
         needed_s = MARGIN_S - (-latest_ms // 1000)
         if ttl_s < needed_s:
             shape += 1
             values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
+    shape = shape if cascaded is None else ~shape
     body = bodies.get(shape) or _make_body(bodies, shape, terms)
     key = demand.key
     start = body_start(table, key.namespace, key.entity_id, key.resource, shard)
@@ -328,7 +339,10 @@ def is_plain(terms: Terms) -> bool:
 
 
 def _make_body(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
-    """The body after the key, as a template."""
+    """The body after the key, as a template; a shape below 0 is that of a take by cascade."""
+    by_cascade, place = shape < 0, shape
+    if by_cascade:
+        shape = ~shape
     draft = UpdateExpression()
     draft.equal(GENERATION, 0)
     draft.add(WRITTEN, 1)
@@ -343,6 +357,9 @@ def _make_body(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
             draft.between(names.tokens, 0, 0)
         if kind != LEAVE:
             draft.add(names.consumed, 1)
+    if by_cascade:
+        taken = [spec.name for spec, kind in zip(terms.specs, kinds, strict=True) if kind != LEAVE]
+        expressions.count_cascaded(draft, dict.fromkeys(taken, 1))
     if shape % 2:
         draft.set_number(TTL, 0)
         draft.at_most(TTL, 0)
@@ -361,7 +378,7 @@ def _make_body(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:
     if len(bodies) >= SHAPES_MAX:
         bodies.clear()
     body = f'{rest[1:-1]}, "ExpressionAttributeValues": {{{places}}}}}'.encode()
-    bodies[shape] = body
+    bodies[place] = body
     return body
 
 

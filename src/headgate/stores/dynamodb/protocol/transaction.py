@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand, fits
-from headgate.core.record import TERMS, Record, cells_of, new_record
+from headgate.core.record import CELLS, TERMS, Record, cells_of, new_record
 from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
@@ -92,12 +92,16 @@ def _write(stand: PlannedTake, now_ms: int) -> ask.Write:
     key = bucket_key(demand.key)
     if seen is None:
         draft = expressions.create_update(
-            demand.key, standing, demand.amounts, new_generation(), now_ms
-        )
+            demand.key, standing, demand.amounts, new_generation(), now_ms,
+            cascaded=expressions.cascaded_part(demand, demand.terms.specs, demand.amounts),
+        )  # fmt: skip
         return {"Update": draft.write(key)}
     whole = expressions.whole_terms(seen, demand, standing)
     amounts = aligned_amounts(demand, standing[TERMS])
-    draft = expressions.take_update(seen, standing, whole, amounts, now_ms, crowded=False)
+    draft = expressions.take_update(
+        seen, standing, whole, amounts, now_ms, crowded=False,
+        cascaded=expressions.cascaded_part(demand, standing[TERMS].specs, amounts),
+    )  # fmt: skip
     return {"Update": draft.write(key)}
 
 
@@ -119,7 +123,7 @@ def _keep_terms(table: str, stands: Sequence[PlannedTake], now_ms: int) -> Flow[
 def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     """The take as it must have been; the item itself was not told."""
     known, seen, demand, standing = stand
-    cells = [*standing[:3]]
+    cells = [*standing[:CELLS]]
     for cell, wanted in zip(
         cells_of(standing), aligned_amounts(demand, standing[TERMS]), strict=True
     ):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from headgate.core.bucket import MILLI, div_ceil
 from headgate.core.decision import Demand
+from headgate.core.limits import Spec
 from headgate.core.record import TERMS, BucketKey, LimitCell, Record, Terms, cells_of
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.protocol.item import (
@@ -30,6 +31,8 @@ from headgate.stores.dynamodb.schema import layout_of
 
 MARGIN_S = 60
 Amounts = Sequence[int | None]
+Cascaded = Mapping[str, int]  # by limit: the part of what is counted that came by cascade
+NOTHING: Cascaded = {}
 
 
 class Hold(enum.Enum):
@@ -52,6 +55,7 @@ def create_update(
     *,
     forced: bool = False,
     counted: Amounts | None = None,
+    cascaded: Cascaded = NOTHING,
 ) -> UpdateExpression:
     """A bucket nobody has used, and the first debit from it; heals what is half there.
 
@@ -73,6 +77,7 @@ def create_update(
         overdrawn = not forced and amount is not None and is_overdrawn(cell, amount, now_ms)
         least = begin_limit(draft, cell, 0 if overdrawn else max(0, amount or 0), count, now_ms)
         ends.append(full_at_ms(cell, least))
+    count_cascaded(draft, cascaded)
     if None not in ends:
         draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
     else:
@@ -89,6 +94,7 @@ def take_update(
     *,
     crowded: bool,
     spare: int = 0,
+    cascaded: Cascaded = NOTHING,
 ) -> UpdateExpression:
     """A take of all amounts from limits that have them, as far as was seen; of those from which
     nothing is taken, `spare` must be there."""
@@ -111,6 +117,7 @@ def take_update(
             if not amount:
                 continue
         ends.append(full_at_ms(cell, least))
+    count_cascaded(draft, cascaded)
     _set_terms(draft, seen, standing, whole, now_ms)
     _expire(draft, seen, ends)
     return draft
@@ -125,6 +132,7 @@ def adjust_update(
     *,
     counted: Amounts | None,
     holds: Mapping[str, Hold] = UNHELD,
+    cascaded: Cascaded = NOTHING,
 ) -> UpdateExpression:
     """Debits that may go into debt and credits (negative) that stop at the brim; `counted` is what
     they add to the consumption, where they are metered."""
@@ -148,6 +156,7 @@ def adjust_update(
             least = adjust_limit(draft, cell, amount, now_ms, hold)
         if was is None or was.spec.rate != cell.spec.rate or (amount or 0) > 0:
             ends.append(full_at_ms(cell, least))
+    count_cascaded(draft, cascaded)
     _set_terms(draft, seen, standing, whole, now_ms)
     _expire(draft, seen, ends)
     return draft
@@ -358,6 +367,39 @@ def count_limit(draft: UpdateExpression, cell: LimitCell, wanted: int, now_ms: i
     if wanted <= cell.spec.capacity_milli:
         draft.below(names.tokens, wanted - arrived_milli(cell, now_ms))
     return cell.tokens_milli
+
+
+def cascaded_part(
+    demand: Demand,
+    specs: Sequence[Spec],
+    counts: Sequence[int | None],
+    left: dict[str, int] | None = None,
+) -> Cascaded:
+    """The part by cascade of what one write counts of these limits.
+
+    Where a demand goes to several shards, `left` is what of that part no write has had yet.
+    """
+    if demand.cascaded is None:
+        return NOTHING
+    left = dict(demand.cascades()) if left is None else left
+    found: dict[str, int] = {}
+    for spec, count in zip(specs, counts, strict=True):
+        part = left.get(spec.name, 0)
+        if part and count:
+            part = min(part, count) if count > 0 else max(part, count)
+            found[spec.name] = part
+            left[spec.name] -= part
+    return found
+
+
+def count_cascaded(draft: UpdateExpression, cascaded: Cascaded) -> None:
+    """The part of what the write counts that came by cascade, for the stream's reader.
+
+    An ADD makes the attribute where there is none, so a write without such a part has none of this,
+    and the items of buckets without children never grow.
+    """
+    for name, milli in cascaded.items():
+        draft.add(names_of(name).cascaded, milli)
 
 
 def adjust_limit(

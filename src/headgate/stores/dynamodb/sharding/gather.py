@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import TERMS, LimitCell, Record, Terms, cell_of, cells_of
+from headgate.core.record import CELLS, TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
@@ -117,7 +117,7 @@ def gather(
         if not _suffices(pool.whole, waits):
             # New limits are kept also where they refuse: the wait told counts on their pace.
             renewed = [
-                _write(demand, stand, terms, {}, now_ms)
+                _write(demand, stand, terms, {}, now_ms, {})
                 for stand, terms in zip(stands, whole, strict=True)
                 if terms.specs != stand[0].whole.specs
             ]
@@ -126,8 +126,9 @@ def gather(
                 continue
             return Refused(pool.record(now_ms), waits)
         parts = divide_take(demand, [record for _, record in stands], now_ms)
+        cascaded = dict(demand.cascades())
         writes = [
-            _write(demand, stand, terms, part, now_ms)
+            _write(demand, stand, terms, part, now_ms, cascaded)
             for stand, terms, part in zip(stands, whole, parts, strict=True)
             if part
         ]
@@ -183,12 +184,20 @@ Writes = list[tuple[int, ask.Write]]
 
 
 def _write(
-    demand: Demand, stand: ShardStanding, terms: Terms, part: Share, now_ms: int
+    demand: Demand,
+    stand: ShardStanding,
+    terms: Terms,
+    part: Share,
+    now_ms: int,
+    left: dict[str, int],
 ) -> tuple[int, ask.Write]:
-    """One shard under these terms, less its part."""
+    """One shard under these terms, less its part; `left` as in `cascaded_part`."""
     seen, record = stand
     amounts = [part.get(spec.name) for spec in record[TERMS].specs]
-    draft = expressions.take_update(seen, record, terms, amounts, now_ms, crowded=False)
+    cascaded = expressions.cascaded_part(demand, record[TERMS].specs, amounts, left)
+    draft = expressions.take_update(
+        seen, record, terms, amounts, now_ms, crowded=False, cascaded=cascaded
+    )
     return seen.shard, {"Update": draft.write(bucket_key(demand.key, seen.shard))}
 
 
@@ -209,7 +218,7 @@ def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:
 
 def _less(record: Record, part: Share) -> Record:
     """The record with its part taken, as far as one can tell from here."""
-    cells = [*record[:3]]
+    cells = [*record[:CELLS]]
     for cell in cells_of(record):
         given = part.get(cell.spec.name, 0)
         consumed = cell.consumed_milli + given

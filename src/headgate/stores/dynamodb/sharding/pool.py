@@ -63,7 +63,7 @@ class ShardPool:
 
     def record(self, now_ms: int) -> Record:
         """One record that holds what all shards hold at this moment."""
-        cells: list[Any] = [self.whole, now_ms // HOUR_MS, 0]
+        cells: list[Any] = [self.whole, now_ms // HOUR_MS, 0, None]
         for spec in self.whole.specs:
             parts = self.cells(spec.name)
             consumed = sum(cell.consumed_milli for cell in parts)

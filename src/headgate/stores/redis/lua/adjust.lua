@@ -7,7 +7,7 @@
 
 local now = clock(ARGV[1])
 local counting, metered = ARGV[2] == '1', ARGV[3] == '1'
-local buckets = {}
+local buckets, demands = {}, {}
 local at = 6
 
 local function count_apart(bucket, demand, first)
@@ -37,6 +37,7 @@ for place = 1, (#KEYS - 1) / 3 do
         bucket = false                 -- a bucket that is gone is full: nothing to give back
     end
     buckets[place] = bucket
+    demands[place] = demand
 end
 
 for _, bucket in ipairs(buckets) do
@@ -75,7 +76,7 @@ for place, bucket in ipairs(buckets) do
         end
         save(KEYS[place * 3 - 1], KEYS[place * 3], bucket, now)
         if counting and metered then
-            count(KEYS[place * 3 + 1], bucket.limits, tonumber(ARGV[5]), now)
+            count(KEYS[place * 3 + 1], bucket.limits, tonumber(ARGV[5]), now, demands[place].cascaded)
         end
     end
 end

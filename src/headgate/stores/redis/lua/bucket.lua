@@ -114,9 +114,11 @@ local function listed(bucket, core)
 end
 
 -- A demand off the argument list: terms, version, own, count, then per limit name, capacity, a, p,
--- soft, wanted. Returns it and the place after it.
+-- soft, wanted. `own` is 1 if so, +2 if all of it came by cascade, +4 if a part did: then that part
+-- of each limit follows. Returns it and the place after it.
 local function demand_at(at)
-    local demand = { core = ARGV[at], version = tonumber(ARGV[at + 1]), own = ARGV[at + 2] == '1' }
+    local own = tonumber(ARGV[at + 2])
+    local demand = { core = ARGV[at], version = tonumber(ARGV[at + 1]), own = own % 2 == 1 }
     local limits, count = {}, tonumber(ARGV[at + 3])
     at = at + 4
     for place = 1, count do
@@ -127,6 +129,15 @@ local function demand_at(at)
         at = at + 6
     end
     demand.limits = limits
+    if own >= 4 then
+        demand.cascaded = {}
+        for place = 1, count do
+            demand.cascaded[limits[place].name] = tonumber(ARGV[at])
+            at = at + 1
+        end
+    elseif own >= 2 then
+        demand.cascaded = true
+    end
     return demand, at
 end
 
@@ -339,8 +350,9 @@ local function month_of(hour)
 end
 
 -- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
--- first of an hour lists the row with its entity.
-local function count(prefix, limits, events, now)
+-- first of an hour lists the row with its entity. What came by cascade is in them and, apart, in
+-- "hour:>limit" and "hour:>". `cascaded` is true where all of it did, else by limit how much.
+local function count(prefix, limits, events, now, cascaded)
     local hour = floor(now / HOUR)
     local row = prefix .. text(month_of(hour))
     local stem = text(hour) .. ':'
@@ -354,5 +366,12 @@ local function count(prefix, limits, events, now)
         if limit.wanted and spent(limit) ~= 0 then
             redis.call('HINCRBY', row, stem .. limit.name, text(spent(limit)))
         end
+        local part = cascaded and limit.wanted and (cascaded == true and spent(limit) or cascaded[limit.name])
+        if part and part ~= 0 then
+            redis.call('HINCRBY', row, stem .. '>' .. limit.name, text(part))
+        end
+    end
+    if cascaded == true and events ~= 0 then
+        redis.call('HINCRBY', row, stem .. '>', events)
     end
 end

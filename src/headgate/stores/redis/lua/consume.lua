@@ -66,7 +66,7 @@ local function taken(place, bucket)
         spend(cell, bucket.limits[spot].wanted)
     end
     if counting then
-        count(KEYS[place * 3], bucket.limits, 1, now)
+        count(KEYS[place * 3], bucket.limits, 1, now, demands[place].cascaded)
     end
 end
 

@@ -2,7 +2,7 @@
 -- kept under the very terms of the demand, and remembers nothing besides. Everything else, and every
 -- refusal, goes on to the general part below, which decides the same.
 local done, unlisted                   -- unlisted: the life of a bucket that is to be listed again
-if #KEYS == 3 then
+if #KEYS == 3 and ARGV[8] < '2' then    -- what cascaded is counted apart, by the general part
     local value = redis.call('GET', KEYS[1])
     local cells = value and { cmsgpack.unpack(value) }
     if cells and cells[1] == ARGV[6] and cells[2] == '' and cells[3] == 0 then

@@ -1,35 +1,35 @@
 -- name: bucket_get
-SELECT terms, hour, events, cells FROM buckets
+SELECT terms, hour, events, cells, cascaded FROM buckets
 WHERE namespace = ? AND entity_id = ? AND resource = ?
 
 -- name: bucket_add
 INSERT INTO buckets
-  (terms, hour, events, uncounted, full_at_ms, cells, namespace, entity_id, resource)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (terms, hour, events, uncounted, full_at_ms, cells, cascaded, namespace, entity_id, resource)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: bucket_set
 UPDATE buckets
-SET terms = ?, hour = ?, events = ?, uncounted = ?, full_at_ms = ?, cells = ?
+SET terms = ?, hour = ?, events = ?, uncounted = ?, full_at_ms = ?, cells = ?, cascaded = ?
 WHERE namespace = ? AND entity_id = ? AND resource = ?
 
 -- name: bucket_delete
 DELETE FROM buckets WHERE namespace = ? AND entity_id = ? AND resource = ?
 
 -- name: find
-SELECT entity_id, resource, terms, hour, events, cells FROM buckets
+SELECT entity_id, resource, terms, hour, events, cells, cascaded FROM buckets
 WHERE namespace = :namespace AND (entity_id, resource) > (:after_entity, :after_resource)
   AND uncounted >= :uncounted
 ORDER BY entity_id, resource LIMIT :limit
 
 -- name: find_of_entity
-SELECT entity_id, resource, terms, hour, events, cells FROM buckets
+SELECT entity_id, resource, terms, hour, events, cells, cascaded FROM buckets
 WHERE namespace = :namespace AND entity_id = :entity_id
   AND (+entity_id, +resource) > (:after_entity, :after_resource)
   AND uncounted >= :uncounted
 ORDER BY resource LIMIT :limit
 
 -- name: find_of_resource
-SELECT entity_id, resource, terms, hour, events, cells FROM buckets
+SELECT entity_id, resource, terms, hour, events, cells, cascaded FROM buckets
 INDEXED BY buckets_by_resource
 WHERE namespace = :namespace AND resource = :resource AND entity_id >= :after_entity
   AND (+entity_id, +resource) > (:after_entity, :after_resource)
@@ -37,7 +37,7 @@ WHERE namespace = :namespace AND resource = :resource AND entity_id >= :after_en
 ORDER BY entity_id LIMIT :limit
 
 -- name: find_of_both
-SELECT entity_id, resource, terms, hour, events, cells FROM buckets
+SELECT entity_id, resource, terms, hour, events, cells, cascaded FROM buckets
 WHERE namespace = :namespace AND entity_id = :entity_id AND resource = :resource
   AND (entity_id, resource) > (:after_entity, :after_resource)
   AND uncounted >= :uncounted

@@ -1,16 +1,16 @@
 -- name: usage_get
-SELECT counters, events FROM usage
+SELECT counters, events, cascaded FROM usage
 WHERE namespace = ? AND window_start_ms = ? AND window_type = ? AND entity_id = ? AND resource = ?
 
 -- name: usage_put
 INSERT INTO usage
-  (counters, events, namespace, window_start_ms, window_type, entity_id, resource)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+  (counters, events, cascaded, namespace, window_start_ms, window_type, entity_id, resource)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace, window_start_ms, window_type, entity_id, resource) DO UPDATE
-SET counters = excluded.counters, events = excluded.events
+SET counters = excluded.counters, events = excluded.events, cascaded = excluded.cascaded
 
 -- name: usage_page
-SELECT window_start_ms, window_type, entity_id, resource, counters, events FROM usage
+SELECT window_start_ms, window_type, entity_id, resource, counters, events, cascaded FROM usage
 WHERE namespace = :namespace
   AND window_start_ms BETWEEN :start_ms AND :last_ms
   AND window_start_ms <= :at_ms
@@ -21,7 +21,7 @@ WHERE namespace = :namespace
 ORDER BY window_start_ms DESC, window_type, entity_id, resource LIMIT :limit
 
 -- name: usage_page_of_entity
-SELECT window_start_ms, window_type, entity_id, resource, counters, events FROM usage
+SELECT window_start_ms, window_type, entity_id, resource, counters, events, cascaded FROM usage
 WHERE namespace = :namespace AND entity_id = :entity_id
   AND window_start_ms BETWEEN :start_ms AND :last_ms
   AND window_start_ms <= :at_ms

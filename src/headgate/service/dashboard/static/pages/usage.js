@@ -1,4 +1,6 @@
 // What was used: by hour, day or month, with a forecast for the running window, a price, and CSV.
+// Totals and the price are of what entities asked for themselves, so that each unit counts once. What
+// children used through a parent is a roll-up, shown beside it under its own name.
 
 import { get, query, space } from "../api.js";
 import { Chart } from "../chart.js";
@@ -68,10 +70,13 @@ export async function show(box, asked) {
 
 function draw(out, found, price, seconds) {
   const names = [...new Set(found.items.flatMap((one) => Object.keys(one.counters)))].sort();
+  const rolled = found.items.some(
+    (one) => one.events_from_children || Object.values(one.from_children).some((amount) => amount),
+  );
   const name = h("select", { class: "fit", "aria-label": "Limit" }, options(names.map((one) => [one, one])));
   const tiles = h("div", { class: "tiles" });
   const plot = h("div", { class: "plot", role: "img", "aria-label": "Consumption per window" });
-  const csv = h("button", { type: "button", onclick: () => download(found.items, names) }, "CSV");
+  const csv = h("button", { type: "button", onclick: () => download(found.items, names, rolled) }, "CSV");
   fill(
     out,
     tiles,
@@ -92,15 +97,23 @@ function draw(out, found, price, seconds) {
       h("h2", {}, "Windows"),
       table(
         "Usage",
-        ["Window", "Entity", "Resource", ...names.map((one) => `#${one}`), "#Requests"],
+        [
+          "Window",
+          "Entity",
+          "Resource",
+          ...names.map((one) => `#${one}`),
+          "#Requests",
+          ...(rolled ? ["Used by children through it"] : []),
+        ],
         found.items
           .slice(0, SHOWN)
           .map((one) => [
             moment(one.window_start),
             one.entity_id,
             one.resource,
-            ...names.map((limit) => count(one.counters[limit] ?? 0)),
-            count(one.total_events),
+            ...names.map((limit) => count(own(one, limit))),
+            count(ownEvents(one)),
+            ...(rolled ? [fromChildren(one)] : []),
           ]),
         "Nothing used in this window.",
       ),
@@ -115,22 +128,35 @@ function draw(out, found, price, seconds) {
   const redraw = () => {
     const sums = new Map();
     for (const one of found.items)
-      sums.set(one.window_start, (sums.get(one.window_start) ?? 0) + (one.counters[name.value] ?? 0));
+      sums.set(one.window_start, (sums.get(one.window_start) ?? 0) + own(one, name.value));
     const times = [...sums.keys()].sort();
     chart.set([times.map((one) => Date.parse(one) / 1000), times.map((one) => sums.get(one))]);
     const all = [...sums.values()].reduce((sum, one) => sum + one, 0);
+    const entities = new Set(found.items.map((one) => one.entity_id));
+    const through = found.items.reduce((sum, one) => sum + (one.from_children[name.value] ?? 0), 0);
     fill(
       tiles,
       tile(count(all), `total ${name.value || "tokens"}`),
-      tile(count(found.items.reduce((sum, one) => sum + one.total_events, 0)), "requests"),
+      tile(count(found.items.reduce((sum, one) => sum + ownEvents(one), 0)), "requests"),
       tile(forecast(found.items, name.value), "forecast for the running window"),
       price ? tile(((all / 1000) * price).toFixed(2), "cost at that price") : null,
+      rolled && entities.size === 1
+        ? tile(count(through), `${name.value || "tokens"} used by children through it, not in the total`)
+        : null,
     );
   };
   name.addEventListener("change", redraw);
   redraw();
   return () => chart.end();
 }
+
+// What was asked for the entity itself.
+const own = (one, limit) => (one.counters[limit] ?? 0) - (one.from_children[limit] ?? 0);
+const ownEvents = (one) => one.total_events - one.events_from_children;
+const fromChildren = (one) =>
+  Object.entries(one.from_children)
+    .map(([limit, amount]) => `${limit} ${count(amount)}`)
+    .join(", ");
 
 const tile = (number, told) => h("div", { class: "tile" }, h("strong", {}, number), h("span", {}, told));
 
@@ -144,7 +170,7 @@ function forecast(items, name) {
   const begin = Date.parse(running[0].window_start);
   const passed = (now - begin) / (Date.parse(running[0].window_end) - begin);
   return count(
-    Math.round(running.reduce((sum, one) => sum + (one.counters[name] ?? 0), 0) / Math.max(passed, 0.01)),
+    Math.round(running.reduce((sum, one) => sum + own(one, name), 0) / Math.max(passed, 0.01)),
   );
 }
 
@@ -154,16 +180,26 @@ function cell(value) {
   return `"${text.replace(/"/g, '""')}"`;
 }
 
-function download(items, names) {
+function download(items, names, rolled) {
+  const more = rolled ? names : [];
   const lines = [
-    ["window_start", "window_end", "entity_id", "resource", ...names, "requests"],
+    [
+      "window_start",
+      "window_end",
+      "entity_id",
+      "resource",
+      ...names,
+      "requests",
+      ...more.map((name) => `${name} from children`),
+    ],
     ...items.map((one) => [
       one.window_start,
       one.window_end,
       one.entity_id,
       one.resource,
-      ...names.map((name) => one.counters[name] ?? 0),
-      one.total_events,
+      ...names.map((name) => own(one, name)),
+      ownEvents(one),
+      ...more.map((name) => one.from_children[name] ?? 0),
     ]),
   ];
   const url = URL.createObjectURL(
