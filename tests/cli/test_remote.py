@@ -19,10 +19,10 @@ from tests.client.kit import served
 # What REST has no verb for: it is about the installation, or about the store as a whole.
 OF_STORES = (
     "version", "cfn-template", "lambda-export", "cost", "bench", "upgrade", "trim", "limits",
-    "export", "import", "top", "completion", "check",
+    "export", "import", "top", "completion",
 )  # fmt: skip
 UNLIKE = re.compile(
-    r'"(created_at|deleted_at|timestamp|event_id|id|eu|deleted|purged|principal)": "[^"]*"'
+    r'"(created_at|deleted_at|timestamp|event_id|id|eu|deleted|purged|principal|[a-z_]*window_(start|end))": "[^"]*"'
     r'|"created_ms": [0-9]+'
 )
 LINES = [line for line, _ in STORY if line.split()[0] not in OF_STORES]
@@ -42,7 +42,8 @@ def tell(url: str) -> list[tuple[str, str]]:
         words = [eu if word == "EU" else word for word in line.split()]
         answer = invoke("-u", url, "--json", *words)
         assert answer.code == 0, (line, answer)
-        found.append((line, UNLIKE.sub("", answer.out)))
+        told = str(answer.document["allowed"]) if words[0] == "check" else answer.out
+        found.append((line, UNLIKE.sub("", told)))
         if line == "namespace register eu":
             eu = invoke("-u", url, "namespace", "show", "eu", "--json").document["id"]
     return found
@@ -50,6 +51,25 @@ def tell(url: str) -> list[tuple[str, str]]:
 
 def test_a_service_answers_as_its_store_does(service: str, tmp_path: Path) -> None:
     assert dict(tell(service)) == dict(tell(f"sqlite:///{tmp_path}/store.db"))
+
+
+def test_a_check_and_a_take_by_amounts(service: str) -> None:
+    invoke("-u", service, "resource", "set-defaults", "gpt-4", "rpm:2/min", "tpm:100/min")
+    check = ("-u", service, "check", "key-1", "gpt-4", "rpm=1", "tpm=60", "--json")
+    for _ in range(2):
+        assert invoke(*check).document["allowed"], "a check takes nothing"
+    taken = invoke(*check, "--take").document
+    assert (taken["allowed"], taken["degraded"]) == (True, False)
+    left = {one["capacity"]: one["available"] for one in taken["limits"]}
+    assert left == {2: 1, 100: 40}
+    refused = invoke(*check, "--take")
+    assert refused.code == 3
+    assert 11_000 < refused.document["retry_after_ms"] <= 12_000
+    assert "limited; retry after" in invoke(*check[:-1]).out
+    assert invoke(*check, "--limit", "rpm:9/min").code == 2
+    unknown = invoke("-u", service, "check", "key-1", "gpt-4", "tokens=1")
+    assert unknown.code == 2
+    assert "rpm, tpm" in unknown.err
 
 
 def test_what_rest_has_not_says_what_to_do(service: str) -> None:

@@ -37,7 +37,7 @@ BUDGETS = {
     ".": 1100,
     "admin": 1532,
     "aws": 3193,
-    "cli": 3722,
+    "cli": 3771,
     "client": 1637,
     "core": 4829,
     "declare": 728,

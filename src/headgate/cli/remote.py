@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
 from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse
-from headgate.client.answers import ClientError, Unauthorised, Unavailable
+from headgate.client.answers import CheckAnswer, ClientError, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
 from headgate.core.bucket import MILLI
 from headgate.core.history import (
@@ -26,14 +26,8 @@ from headgate.core.history import (
 from headgate.core.levels import Entity, Explanation, Mode, Namespace, OnUnavailable, SourcedLimit
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
-SCHEMES = ("http://", "https://")
 PAGES_MAX = 1000  # of a listing that a command wants as a whole
 PAGE = 1000
-
-
-def is_service(url: str) -> bool:
-    """Whether the URL is that of a service, and not of a store."""
-    return url.startswith(SCHEMES)
 
 
 class RemoteRepository:
@@ -41,7 +35,8 @@ class RemoteRepository:
 
     def __init__(self, url: str, namespace: str) -> None:
         self.namespace_name = namespace
-        self._client = Client(url, api_key=os.environ.get(KEY_VARIABLE) or None)
+        key = os.environ.get(KEY_VARIABLE) or None
+        self._client = Client(url, api_key=key, namespace=namespace)
         self._home = f"/v1/namespaces/{_part(namespace)}"
 
     def __enter__(self) -> RemoteRepository:
@@ -207,14 +202,29 @@ class RemoteRepository:
             page, cursor = self.get_usage_snapshots(**asked, next_key=cursor)
             shots += page
             if cursor is None:
-                return summarize(shots)
+                return summarize(shots, one_entity=asked.get("entity_id") is not None)
         raise Misuse("usage is too long to sum", "the answer has too many pages", "narrow the time")
 
-    def get_audit_events(
-        self, entity_id: str, limit: int, start_event_id: str | None
-    ) -> list[AuditEvent]:
-        found = self._read("audit", entity_id=entity_id, limit=limit, after=start_event_id)
-        return [AuditEvent(**one) for one in found["items"]]
+    def list_audit_events(
+        self, entity_id: str | None = None, *, next_key: str | None = None, **asked: Any
+    ) -> tuple[list[AuditEvent], str | None]:
+        start, end = asked.pop("start_time", None), asked.pop("end_time", None)
+        found = self._read(
+            "audit", entity_id=entity_id, start=start, end=end, cursor=next_key, **asked
+        )
+        return [AuditEvent(**one) for one in found["items"]], found["cursor"]
+
+    def decide(
+        self, entity_id: str, resource: str, amounts: Mapping[str, int], take: bool, wait_s: float
+    ) -> CheckAnswer:
+        """What the service says to these amounts; they are taken only if that is asked for."""
+        asked: dict[str, Any] = {"entity": entity_id, "resource": resource, "amounts": amounts}
+        try:
+            if take:
+                return self._client.take(**asked, wait=wait_s or None)
+            return self._client.peek(**asked)
+        except ClientError as error:
+            raise _failure(error) from error
 
     def explain(self, entity_id: str, resource: str) -> Explanation:
         asked = {"entity_id": entity_id, "resource": resource, "namespace": self.namespace_name}

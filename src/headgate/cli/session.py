@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 if TYPE_CHECKING:
+    from headgate.cli.remote import RemoteRepository
     from headgate.sync import SyncRateLimiter, SyncRepository
 
 OK, ERROR, USAGE, LIMITED, UNAVAILABLE = 0, 1, 2, 3, 4
@@ -77,34 +78,42 @@ class Session:
         user = os.environ.get("USER") or os.environ.get("LOGNAME")
         return valid_principal(f"cli:{user}" if user else "cli")
 
+    @property
+    def is_service(self) -> bool:
+        """Whether the URL is that of a service, and not of a store."""
+        return self.store_url.startswith(("http://", "https://"))
+
+    @functools.cached_property
+    def service(self) -> RemoteRepository:
+        """The service that the URL names; opened and closed as a repository is."""
+        from headgate.cli.remote import RemoteRepository
+
+        if self.principal is not None:
+            raise Misuse(
+                "--principal is for stores",
+                "a service records the API key that asks as the one who made a change",
+                "leave --principal out, or give the store's own URL",
+            )
+        opened = RemoteRepository(self.store_url, self.namespace_name)
+        return self.stores.enter_context(opened)
+
     @functools.cached_property
     def repository(self) -> SyncRepository:
-        """Opened when it is first used; closed when the command has ended, before its answer.
-
-        The URL of a service gives a RemoteRepository, which has the verbs that REST has.
-        """
-        from headgate.cli.remote import RemoteRepository, is_service
+        """Opened when it is first used; closed when the command has ended, before its answer. A
+        service stands in for it with the verbs that REST has."""
         from headgate.sync import SyncRepository
 
-        if is_service(self.store_url):
-            if self.principal is not None:
-                raise Misuse(
-                    "--principal is for stores",
-                    "a service records the API key that asks as the one who made a change",
-                    "leave --principal out, or give the store's own URL",
-                )
-            remote = RemoteRepository(self.store_url, self.namespace_name)
-            return cast("SyncRepository", self.stores.enter_context(remote))
+        if self.is_service:
+            return cast("SyncRepository", self.service)
         opened = SyncRepository(self.store_url, namespace=self.namespace_name)
         return self.stores.enter_context(opened)
 
     @functools.cached_property
     def limiter(self) -> SyncRateLimiter:
-        """Opened and closed as the repository is; of a service it is the repository."""
-        from headgate.cli.remote import is_service
+        """Opened and closed as the repository is."""
         from headgate.sync import SyncRateLimiter
 
-        if is_service(self.store_url):
-            return cast("SyncRateLimiter", self.repository)
+        if self.is_service:
+            return cast("SyncRateLimiter", self.service)
         opened = SyncRateLimiter(self.store_url, namespace=self.namespace_name)
         return self.stores.enter_context(opened)

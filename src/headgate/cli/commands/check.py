@@ -7,7 +7,7 @@ import click
 from headgate.admin.documents import explanation_as_json
 from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
 from headgate.cli.output import Columns, Output, duration, table_of
-from headgate.cli.session import LIMITED, OK, Session
+from headgate.cli.session import LIMITED, OK, Misuse, Session
 from headgate.core.decision import LimitStatus, Verdict
 from headgate.core.errors import RateLimitExceeded
 from headgate.core.limits import Limit
@@ -46,6 +46,8 @@ def check(
     """
     if wait_s is not None and not take:
         raise click.UsageError("--wait is for --take: a check that takes nothing never waits")
+    if session.is_service:
+        return _ask_service(session, entity_id, resource, amounts, limits, take, wait_s or 0)
     override = list(limits) or None
     limiter = session.limiter
     if not take:
@@ -68,6 +70,34 @@ def _nearest_lines(nearest: LimitStatus | None) -> list[str]:
         return []
     where = f"{nearest.limit_name} of {nearest.entity_id}"
     return [f"nearest: {where}, {nearest.available} of {nearest.limit.capacity} left"]
+
+
+def _ask_service(
+    session: Session, entity_id: str, resource: str, amounts: dict[str, int],
+    limits: tuple[Limit, ...], take: bool, wait_s: float,
+) -> Output:  # fmt: skip
+    """The same of a service, which tells of each limit its name, what is left and its capacity."""
+    if limits:
+        raise Misuse(
+            "--limit is for stores", "a service decides by its own limits", "leave --limit out"
+        )
+    answer = session.service.decide(entity_id, resource, amounts, take, wait_s)
+    found = [
+        {"limit": one.policy, "available": one.remaining, "capacity": one.limit}
+        for one in answer.quotas
+    ]
+    said = "admitted" if take else "would be admitted"
+    return Output(
+        {
+            "allowed": answer.allowed,
+            "retry_after_ms": answer.retry_after_ms,
+            "limits": found,
+            "degraded": answer.degraded,
+        },
+        said if answer.allowed else f"limited; retry after {duration(answer.retry_after_ms)}",
+        table_of(found, {"limit": "limit", ">available": "available", ">capacity": "capacity"}),
+        exit_code=OK if answer.allowed else LIMITED,
+    )
 
 
 STATUS_COLUMNS: Columns = {
