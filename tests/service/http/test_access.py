@@ -45,6 +45,7 @@ QUERIES = {
     "/v1/explain": "identifier=ann&resource=api.search&namespace=here",
     "/v1/namespaces/{namespace}/audit": "entity_id=user:ann",
     "/v1/leases/{lease_id}": "namespace=here",
+    "/v1/namespaces/{namespace}/limits/entities": "resource=api.search",
 }
 
 

@@ -49,7 +49,7 @@ _BUCKET = {
 _USAGE = {
     "entity_id": "user:ann", "resource": "api.search", "window_start": _AT,
     "window_end": "2026-01-01T01:00:00Z", "window_type": "hourly", "counters": {"rpm": 1},
-    "total_events": 1,
+    "total_events": 1, "from_children": {}, "events_from_children": 0,
 }  # fmt: skip
 _EVENT = {
     "event_id": "1767225600000-00-aa", "timestamp": _AT, "action": "bucket_reset",
@@ -65,6 +65,10 @@ _EXPLAINED: dict[str, Any] = {
         }
     ],
     "mode": "normal", "mode_source": "", "on_unavailable": None, "version": 3,
+    "nearest": [
+        {"limit_name": "rpm", "entity_id": "user:ann", "source": "resource api.search"}
+    ],
+    "warnings": [],
 }  # fmt: skip
 
 REQUESTS: dict[str, Any] = {
@@ -111,12 +115,12 @@ ANSWERS: dict[str, Any] = {
     "SystemLimits": {"limits": [_STORED], "on_unavailable": "allow"},
     "StoredLimits": {"limits": [_STORED]},
     "Names": {"items": ["user:ann"], "cursor": None},
-    "LimitedResources": {"items": ["api.search"], "of_entities": ["api.search"]},
+    "LimitedResources": {"items": ["api.search"], "of_entities": []},
     "Mode": {"resource": "api.search", "mode": "disabled"},
     "Buckets": {"items": [_BUCKET]},
     "Applied": {"applied": True},
     "Usage": {"items": [_USAGE], "cursor": None},
-    "Audit": {"items": [_EVENT]},
+    "Audit": {"items": [_EVENT], "cursor": None},
     "Explanation": {
         "policy": {"name": "global_default", "level": "global", "shadow": False},
         **_EXPLAINED, "parents": [{**_EXPLAINED, "entity_id": "team:search", "parents": []}],
