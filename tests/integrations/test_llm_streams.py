@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from headgate import Limit, RateLimiter
@@ -17,9 +19,6 @@ from headgate.integrations.llm.limiter import LlmLimiter
 from headgate.integrations.llm.sync import SyncLlmLimiter
 from tests.integrations.kit import blocking, limiter, run
 from tests.integrations.llm_provider import INPUT, OUTPUT, TEXTS, Provider, provider_running
-
-openai = pytest.importorskip("openai", reason="pip install 'headgate[dev]'")
-anthropic = pytest.importorskip("anthropic", reason="pip install 'headgate[dev]'")
 
 LIMITS = [Limit.per_minute("rpm", 10), Limit.per_minute("tpm", 10_000)]
 ESTIMATED = 4 + 2  # the message, and its seven bytes
