@@ -32,7 +32,39 @@ class Each:
 ONE_EACH = Each(1)
 
 
-Amounts = Mapping[str, int] | Each
+class Look:
+    """A token of every limit must be there, and none is meant to be taken: for dry runs."""
+
+
+LOOK = Look()
+
+
+class Charge:
+    """What is charged whatever is there, so no capacity bounds it: amounts by limit, or one amount
+    of every limit the entity's own bucket has. A negative amount gives back."""
+
+    __slots__ = ("amounts",)
+
+    def __init__(self, amounts: Mapping[str, int] | int) -> None:
+        given = {"tokens": amounts} if isinstance(amounts, int) else amounts
+        for name, amount in given.items():
+            parse_amount(str(name), amount, least=-AMOUNT_MAX)
+        self.amounts = amounts
+
+
+Amounts = Mapping[str, int] | Each | Look | Charge
+
+
+class LookDemand(Demand):
+    """Parts of a request that look at one bucket look at the same token."""
+
+    __slots__ = ()
+
+
+class ChargeDemand(Demand):
+    """Signed, as for `Store.adjust`: parts on one bucket add up to what it can hold or not."""
+
+    __slots__ = ()
 
 
 class Slot:
@@ -85,7 +117,7 @@ class Plan:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Each:
-                raise ValidationError("consume", consume, "must map limit names to amounts")
+                return self._unlike_takes(consume)
             if len(self.slots) == 1 and consume.tokens <= slot.each_max:
                 line = (consume.tokens * MILLI,) * len(slot.names)
                 return [Demand(slot.key, slot.terms, line)]
@@ -107,6 +139,28 @@ class Plan:
         if len(self.slots) == 1:
             return [first]
         return [first, *self._parent_demands(consume)]
+
+    def _unlike_takes(self, consume: object) -> list[Demand]:
+        """The demands of a look or a charge."""
+        if type(consume) is Look:
+            return [LookDemand(one.key, one.terms, one.amounts) for one in self.demands(ONE_EACH)]
+        if type(consume) is Charge:
+            return self._charges(consume.amounts)
+        raise ValidationError("consume", consume, "must map limit names to amounts")
+
+    def _charges(self, amounts: Mapping[str, int] | int) -> list[Demand]:
+        own = self.slots[0]
+        if isinstance(amounts, int):
+            amounts = dict.fromkeys(own.names, amounts)
+        if not amounts or any(name not in own.terms.index for name in amounts):
+            raise unknown_limits(own, amounts)
+        demands: list[Demand] = []
+        for slot in self.slots:
+            asked = [amounts.get(name) for name in slot.names]
+            if asked.count(None) < len(asked):
+                line = tuple(None if amount is None else amount * MILLI for amount in asked)
+                demands.append(ChargeDemand(slot.key, slot.terms, line))
+        return demands
 
     def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """Amounts are checked already, but for what the parents can hold."""
@@ -144,10 +198,15 @@ def _sum(one: Demand, other: Demand) -> Demand:
         raise ValidationError(
             "limits", one.key.text, "is asked for twice with different limits; give it one set"
         )
+    if type(one) is LookDemand:
+        each = zip(one.amounts, other.amounts, strict=True)
+        return LookDemand(one.key, one.terms, tuple(b if a is None else a for a, b in each))
     amounts = tuple(
         a if b is None else b if a is None else a + b
         for a, b in zip(one.amounts, other.amounts, strict=True)
     )
+    if type(one) is ChargeDemand:
+        return ChargeDemand(one.key, one.terms, amounts)
     parts = tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
     return check_capacity(Demand(one.key, one.terms, amounts, parts=parts))
 

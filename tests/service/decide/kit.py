@@ -16,6 +16,7 @@ from headgate.service.decide.requests import (
     parse_acquire,
     parse_adjust,
     parse_batch,
+    parse_charge,
     parse_check,
     parse_descriptors,
     parse_release,
@@ -32,6 +33,7 @@ PARSERS: dict[str, Callable[..., Any]] = {
     "batch": parse_batch,
     "check_all": parse_descriptors,
     "acquire": parse_acquire,
+    "charge": parse_charge,
     "adjust": parse_adjust,
     "settle": parse_settle,
     "release": parse_release,
@@ -74,9 +76,10 @@ def rule(
     seconds: int = 1,
     shadow: bool = False,
     level: str = EXACT,
+    charge: str | None = None,
 ) -> Rule:
     limit = Limit(TOKENS, capacity, per_second, seconds)
-    return Rule(name, [limit], shadow=shadow, level=level)
+    return Rule(name, [limit], shadow=shadow, level=level, charge=charge)
 
 
 # What the table of cases runs under; wires load the same as a policy file.

@@ -34,7 +34,9 @@ from tests.service.grpc.kit import wired
         ([descriptor(*USER, hits=4), descriptor(*ADDRESS)], 2, [1, 2]),
         ([descriptor(*USER, hits=0)], 0, [5]),  # none on a descriptor only look
         ([descriptor(*USER, hits=0), descriptor(*ADDRESS)], 0, [5, 3]),
-        ([descriptor(*USER, hits=3, is_negative_hits=True)], 2, [5]),  # nothing is given back
+        ([descriptor(*USER, hits=3, is_negative_hits=True)], 0, [8]),  # given back
+        ([descriptor(*USER, is_negative_hits=True)], 2, [7]),
+        ([descriptor(*USER, hits=9, is_negative_hits=True)], 0, [10]),  # at most up to the brim
         ([descriptor(*USER)] * 2, 0, [3, 3]),
         ([descriptor(*USER, limit=override(1, "UNKNOWN"))], 0, [4]),  # no unit, no limit of its own
     ],

@@ -27,6 +27,7 @@ PATHS = {
     "batch": "/v1/ratelimit/batch",
     "check_all": "/v1/ratelimit/acquire",
     "acquire": "/v1/leases",
+    "charge": "/v1/ratelimit/charge",
 }
 
 

@@ -6,7 +6,7 @@ then on. `parse_*` do the same for values that are no body yet, such as those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -23,6 +23,8 @@ from headgate.service.decide.request_bodies import (
     BodyT,
     ChangeBody,
     ChangeOrNothingBody,
+    ChargeBody,
+    ChargedDescriptorBody,
     CheckBody,
     DescriptorsBody,
     body_error,
@@ -61,14 +63,16 @@ class CheckRequest(NamedTuple):
 
 class CheckDescriptor(NamedTuple):
     """One of several limits to pass at once. Without an identifier it is found in the request or
-    its metadata; `tokens` of 0 looks without taking. `limits` replace whatever is configured; no
-    client can send them, a wire that is trusted with limits (Envoy) sets them."""
+    its metadata. `tokens` of 0 look without taking, and those of a `charge` are taken whatever is
+    there, or given back where they are negative. `limits` replace whatever is configured. No client
+    can send any of these; a wire that is trusted with limits (Envoy) sets them."""
 
     scope: str
     resource: str
     identifier: str | None = None
     tokens: int | None = None
     limits: tuple[Limit, ...] | None = None
+    charge: bool = False
 
 
 class DescriptorsRequest(NamedTuple):
@@ -103,6 +107,32 @@ class AcquireRequest(NamedTuple):
     on_expiry: Literal["refund", "keep"] = "refund"
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
+
+
+class ChargedDescriptor(NamedTuple):
+    """One of several buckets to charge: `tokens` of every limit, or amounts by limit name."""
+
+    scope: str
+    resource: str
+    identifier: str | None = None
+    tokens: int | None = None
+    amounts: Mapping[str, int] | None = None
+
+
+class ChargeRequest(NamedTuple):
+    """What was used, said afterwards; negative amounts give back. Without a `mode` the policies say
+    it. `is_single`: it was asked as a check is, and is answered like one."""
+
+    descriptors: tuple[ChargedDescriptor, ...]
+    is_single: bool = False
+    scope: str = DEFAULT_SCOPE
+    identifier: str | None = None
+    tokens: int | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+    namespace: str = DEFAULT_NAMESPACE
+    endpoint: str | None = None
+    mode: Literal["debt", "fit"] | None = None
+    idempotency_key: str | None = None
 
 
 class ChangeRequest(NamedTuple):
@@ -171,6 +201,28 @@ def acquire_request(body: AcquireBody) -> AcquireRequest:
     return _request(AcquireRequest, body, identifier=identifier, amounts=_amounts(body))
 
 
+def charge_request(body: ChargeBody) -> ChargeRequest:
+    """A charge of one bucket, or of several by `descriptors`."""
+    check_values(msgspec.to_builtins(body), ChargeBody)
+    if body.descriptors is UNSET:
+        if body.resource is UNSET:
+            raise invalid("resource", "is missing; name it, or give descriptors")
+        scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+        named = body.identifier
+        identifier = _global_identifier(body, scope) if named is UNSET else named
+        amounts = _amounts(body)
+        one = ChargedDescriptor(scope, body.resource, identifier, None, amounts)
+        return _request(ChargeRequest, body, descriptors=(one,), is_single=True)
+    for name in ("resource", "amounts"):
+        if getattr(body, name) is not UNSET:
+            raise invalid(name, "and descriptors are both given; say it in each descriptor")
+    descriptors = tuple(
+        _request(ChargedDescriptor, one, amounts=_amounts(one, f"descriptors[{place}]."))
+        for place, one in enumerate(body.descriptors)
+    )
+    return _request(ChargeRequest, body, descriptors=descriptors)
+
+
 def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> ChangeRequest:
     """A change of a lease. Only settling and releasing can do without tokens and amounts: then what
     is held is final, or all of it is given back."""
@@ -192,6 +244,7 @@ parse_check = _parser(CheckBody, check_request)
 parse_batch = _parser(BatchBody, batch_request)
 parse_descriptors = _parser(DescriptorsBody, descriptors_request)
 parse_acquire = _parser(AcquireBody, acquire_request)
+parse_charge = _parser(ChargeBody, charge_request)
 
 
 def parse_adjust(lease_id: object, values: object) -> ChangeRequest:
@@ -214,23 +267,24 @@ def parse_field(name: str, value: object, kind: Any) -> str:
 
 
 def entities_of(request: Any, rules: Rules) -> Iterator[str]:
-    """The ids of all that a check, a batch, descriptors or an acquire touch."""
-    if isinstance(request, DescriptorsRequest):
-        for index, asked in enumerate(request.descriptors):
+    """The ids of all that a check, a batch, descriptors, an acquire or a charge touch."""
+    if isinstance(request, (DescriptorsRequest, ChargeRequest)):
+        descriptors: Sequence[CheckDescriptor | ChargedDescriptor] = request.descriptors
+        for index, asked in enumerate(descriptors):
             yield entity_id_of(asked.scope, identifier_of(rules, request, index))
         return
     for one in request.requests if isinstance(request, BatchRequest) else (request,):
         yield entity_id_of(one.scope, one.identifier)
 
 
-def identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
+def identifier_of(rules: Rules, request: DescriptorsRequest | ChargeRequest, index: int) -> str:
     """The descriptor's own identifier, else the request's where it is of that scope, else the
     metadata entry that names the scope's.
 
     An identifier of another scope is never used: limiting an address by a user's name would give
     every user a fresh one.
     """
-    one = request.descriptors[index]
+    one: CheckDescriptor | ChargedDescriptor = request.descriptors[index]
     if one.identifier is not None:
         return one.identifier
     if one.scope == request.scope and request.identifier is not None:
@@ -265,7 +319,7 @@ def _request(kind: Callable[..., RequestT], body: msgspec.Struct, **made: Any) -
     return kind(**{name: one for name, one in values.items() if one is not UNSET} | made)
 
 
-def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
+def _global_identifier(body: BatchItemBody | AcquireBody | ChargeBody, scope: str) -> str:
     """For a request without a usable identifier: only the scope global needs none."""
     if body.identifier is not UNSET:
         raise body_error(body)
@@ -274,7 +328,10 @@ def _global_identifier(body: BatchItemBody | AcquireBody, scope: str) -> str:
     return GLOBAL_SCOPE
 
 
-def _amounts(body: AcquireBody | ChangeBody | ChangeOrNothingBody) -> dict[str, int] | None:
+def _amounts(
+    body: AcquireBody | ChangeBody | ChangeOrNothingBody | ChargeBody | ChargedDescriptorBody,
+    where: str = "",
+) -> dict[str, int] | None:
     if body.amounts is not UNSET and body.tokens is not UNSET:
-        raise invalid("amounts", "and tokens are both given; say one of them")
+        raise invalid(f"{where}amounts", "and tokens are both given; say one of them")
     return None if body.amounts is UNSET else body.amounts

@@ -31,19 +31,27 @@ BUILTIN_SCOPES = frozenset({"user", "ip", "api_key", "global"})
 IDENTIFIER_KEYS = {"user": "user_id", "ip": "ip_address", "api_key": "api_key"}
 
 EXACT, SCOPE, GLOBAL = "exact", "scope", "global"
+DEBT, FIT = "debt", "fit"
 
 
 class Rule:
     """The limits of one policy, told apart by identity.
 
     `level` says how it was found: "exact" (scope and resource), "scope" (the scope's default) or
-    "global". A shadow rule decides and records but never refuses.
+    "global". A shadow rule decides and records but never refuses. `charge` says what becomes of a
+    charge that does not fit: DEBT, FIT, or None where the policies leave it open.
     """
 
-    __slots__ = ("defaults", "level", "limits", "name", "shadow")
+    __slots__ = ("charge", "defaults", "level", "limits", "name", "shadow")
 
     def __init__(
-        self, name: str, limits: Sequence[Limit], *, shadow: bool = False, level: str = EXACT
+        self,
+        name: str,
+        limits: Sequence[Limit],
+        *,
+        shadow: bool = False,
+        level: str = EXACT,
+        charge: str | None = None,
     ) -> None:
         if level not in (EXACT, SCOPE, GLOBAL):
             raise ValidationError("level", level, f"must be {EXACT!r}, {SCOPE!r} or {GLOBAL!r}")
@@ -52,6 +60,7 @@ class Rule:
         self.limits = tuple(replace(one, soft=True) for one in parsed) if shadow else parsed
         self.shadow = shadow
         self.level = level
+        self.charge = charge
         self.defaults = Defaults(self.limits, whole=True)
 
     def __repr__(self) -> str:

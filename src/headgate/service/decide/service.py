@@ -8,7 +8,7 @@ and "the store is away"; whatever else is wrong is raised as ServiceError, and n
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 
 from headgate.core.bucket import MILLI
@@ -35,6 +35,7 @@ from headgate.repository import Repository, layer_switches
 from headgate.service.decide.answers import (
     AcquireResult,
     Admission,
+    ChargeResult,
     CheckResult,
     CombinedResult,
     HealthResult,
@@ -46,12 +47,14 @@ from headgate.service.decide.answers import (
     with_explain_link,
 )
 from headgate.service.decide.batch import decide_each
+from headgate.service.decide.charges import charge, decide_hits
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, raise_service_error
 from headgate.service.decide.requests import (
     AcquireRequest,
     BatchRequest,
     ChangeRequest,
+    ChargeRequest,
     CheckRequest,
     DescriptorsRequest,
     identifier_of,
@@ -191,12 +194,12 @@ class Service:
         self, ruling: DecisionOrError, target: Target, tokens: int, dry_run: bool, namespace: str
     ) -> CheckResult:
         """The whole answer to a check, told to whoever counts."""
-        answer = self._result(ruling, 0, target, tokens, dry_run, namespace)
+        answer = self.part_result(ruling, 0, target, tokens, dry_run, namespace)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
 
-    def _result(
+    def part_result(
         self,
         ruling: DecisionOrError,
         part: int,
@@ -220,7 +223,7 @@ class Service:
     async def check_all(self, request: DescriptorsRequest) -> CombinedResult:
         """All descriptors or none, in one atomic step."""
         rules, namespace = self.rules, request.namespace
-        cost = request.tokens or self._cost(rules, request.endpoint)
+        cost = request.tokens or self.cost(rules, request.endpoint)
         asked: list[tuple[Target, int, ChosenLimits]] = []
         for index, one in enumerate(request.descriptors):
             rule_for(rules, one.scope, one.resource)  # an unknown scope is told first
@@ -231,7 +234,7 @@ class Service:
         try:
             ns = await self.namespace(namespace)
             wants = [
-                await self._engine_request(ns, target, Each(tokens), limits)
+                await self.engine_request(ns, target, Each(tokens), limits)
                 for target, tokens, limits in asked
             ]
             ruling = await ns.engine.consume(wants, dry_run=request.dry_run)
@@ -239,16 +242,29 @@ class Service:
             ruling = error
         whole = combine(
             [
-                self._result(ruling, part, target, tokens, request.dry_run, namespace)
+                self.part_result(ruling, part, target, tokens, request.dry_run, namespace)
                 for part, (target, tokens, _) in enumerate(asked)
             ]
         )
-        if self._on_answer is not None:
-            for result in whole.results:  # one that alone had room took nothing if another refused
-                self._on_answer(result if whole.allowed else result._replace(allowed=False))
+        self.tell(whole.results, whole.allowed)
         return whole
 
-    async def _engine_request(
+    async def charge(self, request: ChargeRequest) -> ChargeResult:
+        """Takes what was used, known afterwards: into debt, or (as was asked) only if it fits."""
+        return await charge(self, request)
+
+    async def decide_hits(self, request: DescriptorsRequest) -> CombinedResult:
+        """`check_all` with descriptors among them that look without taking, or charge."""
+        return await decide_hits(self, request)
+
+    def tell(self, results: Iterable[CheckResult], allowed: bool) -> None:
+        """Results of one request, told to whoever counts: one that alone had room took nothing if
+        another refused."""
+        if self._on_answer is not None:
+            for result in results:
+                self._on_answer(result if allowed else result._replace(allowed=False))
+
+    async def engine_request(
         self, ns: NamespaceService, target: Target, amounts: Amounts, limits: ChosenLimits
     ) -> Request:
         entity_id, resource, chosen = target.entity_id, target.resource, limits or target.chosen
@@ -286,7 +302,7 @@ class Service:
             self._log_denied_ms = now_ms + LOG_DENIED_MS
             log.error("the store refuses the service, so no request is admitted: %s", error)
 
-    def _cost(self, rules: Rules, endpoint: str | None) -> int:
+    def cost(self, rules: Rules, endpoint: str | None) -> int:
         return 1 if endpoint is None else rules.cost_of(endpoint) or 1
 
     async def batch(self, request: BatchRequest) -> list[CheckResult | ServiceError]:
@@ -306,13 +322,13 @@ class Service:
         if request.amounts is not None:
             tokens, amounts = max(request.amounts.values()), request.amounts
         else:
-            tokens = request.tokens or self._cost(rules, request.endpoint)
+            tokens = request.tokens or self.cost(rules, request.endpoint)
             amounts = Each(tokens)
         target = self.targets.of(rules, request.scope, request.identifier, request.resource)
         await self.leases.ensure_capacity()
         try:
             ns = await self.namespace(namespace)
-            want = await self._engine_request(ns, target, amounts, None)
+            want = await self.engine_request(ns, target, amounts, None)
             ruling = await ns.engine.consume((want,))
         except HeadgateError as error:
             return AcquireResult(self.conclude(error, target, tokens, False, namespace), None)

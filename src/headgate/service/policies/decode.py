@@ -13,7 +13,7 @@ from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_reso
 from headgate.declare.yaml_fields import FieldReader, Findings, Node, Scalar
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
-from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
+from headgate.service.decide.rules import DEBT, FIT, SCOPE_LENGTH_MAX, TOKENS, is_scope
 
 ENDPOINT_LENGTH_MAX = 256
 PATTERN_LENGTH_MAX = 256
@@ -29,7 +29,8 @@ class Policy:
     """One entry of `rate_limits`; without a resource it is its scope's default.
 
     `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
-    what it would have refused.
+    what it would have refused. `charge` says whether what is charged afterwards goes into debt or
+    must fit; None leaves it to how it is asked (docs/adr/0025-charges.md).
     """
 
     name: str
@@ -37,6 +38,7 @@ class Policy:
     resource: str | None
     limit: Limit
     key_pattern: str | None = None
+    charge: str | None = None
 
     @property
     def shadow(self) -> bool:
@@ -80,6 +82,12 @@ def parse_endpoint(text: str) -> str:
     return text
 
 
+def parse_charge(text: str) -> str:
+    if text not in (DEBT, FIT):
+        raise ValidationError("charge", text, f"must be {DEBT} or {FIT}")
+    return text
+
+
 def fields_of(pattern: str | None) -> list[str]:
     """The fields of a key pattern that say who is limited."""
     found = _PATTERN_FIELD.findall(pattern or "")
@@ -112,7 +120,15 @@ FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a secon
 DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 
 _AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
-_POLICY = ("name", "scope", "resource", *_AMOUNTS, "key_pattern", "min_refill_interval_ms")
+_POLICY = (
+    "name",
+    "scope",
+    "resource",
+    *_AMOUNTS,
+    "key_pattern",
+    "charge",
+    "min_refill_interval_ms",
+)
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
 _RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
 
@@ -181,6 +197,7 @@ class _PolicyDecoder:
         self._warnings = warnings
         self._names: dict[str, int] = {}
         self._seats: dict[tuple[str, str | None], int] = {}
+        self._charges: dict[tuple[str, str | None], str] = {}
 
     def rate_limits(self, node: Node, section: str) -> None:
         for item in self.reader.items(node, section, RULES_MAX):
@@ -199,9 +216,12 @@ class _PolicyDecoder:
         resource = value_of(given, "resource", self._resource)
         pattern = value_of(given, "key_pattern", reader.text, parse_key_pattern)
         limit = self._limit(given, TOKENS)
+        charge = value_of(given, "charge", reader.text, parse_charge)
         if scope is None or limit is None or name is None:
             return None
-        policy = Policy(name, scope, resource, limit, pattern)
+        policy = Policy(name, scope, resource, limit, pattern, charge)
+        if charge is not None:
+            self._charge(given["charge"], policy)
         if pattern is not None:
             self._identifier(given["key_pattern"], policy)
         return self._add_limit(node, policy)
@@ -233,6 +253,15 @@ class _PolicyDecoder:
             known = keys[policy.scope] or "identifier"
             self.reader.fault(
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
+            )
+
+    def _charge(self, node: Node, policy: Policy) -> None:
+        """A charge is taken of all limits of a bucket, or of none."""
+        place = (policy.scope, policy.resource)
+        known = self._charges.setdefault(place, policy.charge or "")
+        if known != policy.charge:
+            self.reader.fault(
+                node, f"charge and an earlier one of the same scope and resource differ: {known!r}"
             )
 
     def _add_limit(self, node: Node, policy: Policy) -> Policy:

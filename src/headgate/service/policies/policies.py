@@ -228,13 +228,14 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             tuple(policy.limit for policy in group),
             shadow=all(policy.shadow for policy in group),
             level=EXACT if place[1] is not None else SCOPE,
+            charge=next((policy.charge for policy in group if policy.charge), None),
         )
         for place, group in together.items()
     }
 
 
 def _contents(rule: Rule | None) -> tuple[Any, ...]:
-    return () if rule is None else (rule.name, rule.limits, rule.shadow, rule.level)
+    return () if rule is None else (rule.name, rule.limits, rule.shadow, rule.level, rule.charge)
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -253,6 +254,7 @@ def _policy_as_json(policy: Policy) -> dict[str, Any]:
         "resource": policy.resource,
         **_limit_as_json(policy.limit),
         "key_pattern": policy.key_pattern,
+        "charge": policy.charge,
     }
 
 
