@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.client import (
+    ChargeItem,
     Check,
     CheckAnswer,
     Descriptor,
@@ -73,6 +74,32 @@ async def test_check_takes_and_refuses(client: Any, user: str) -> None:
     with pytest.raises(RateLimited, match="search refused; try again in 3 s"):
         refused.raise_if_limited()
     assert (await client.check(user, "api.search", 6)).tokens_remaining == 0
+
+
+@with_client
+async def test_a_charge_goes_into_debt_and_is_given_back(client: Any, user: str) -> None:
+    answer = await client.charge(user, "api.search", 13)
+    assert (answer.charged, answer.mode, answer.tokens_remaining) == (True, "debt", -3)
+    assert (answer.retry_after_ms, answer.check.allowed) == (4_000, True)
+    again = [
+        await client.charge(user, "api.search", amounts={"tokens": -5}, idempotency_key="back")
+        for _ in range(2)
+    ]
+    assert [(one.charged, one.tokens_remaining) for one in again] == [(True, 2), (False, 2)]
+    refused = await client.charge(user, "api.search", 3, mode="fit")
+    assert (refused.charged, refused.retry_after_ms) == (False, 1_000)
+    with pytest.raises(RateLimited):
+        refused.raise_if_limited()
+    fits = await client.charge(user, "api.search", 2, mode="fit")
+    assert (fits.charged, fits.tokens_remaining, fits.retry_after_ms) == (True, 0, 0)
+
+
+@with_client
+async def test_several_buckets_are_charged_at_once(client: Any, user: str) -> None:
+    items = [("user", "api.search"), ChargeItem("user", "api.once", user, 4)]
+    answer = await client.charge_all(items, identifier=user, tokens=11)
+    assert [one.tokens_remaining for one in answer.results] == [-1, -2]
+    assert answer.retry_after_ms is None  # one of them never refills
 
 
 @with_client

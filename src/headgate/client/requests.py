@@ -14,11 +14,13 @@ from headgate.transport.http1 import Fields
 
 AMOUNT_MAX = 2**53 - 1
 ITEMS_MAX = 10_000
+ONCE_LENGTH_MAX = 128
 OPTIONAL = frozenset({"tokens", "metadata", "endpoint"})
 
 CHECK = "/v1/ratelimit/check"
 BATCH = "/v1/ratelimit/batch"
 CHECK_ALL = "/v1/ratelimit/acquire"
+CHARGE = "/v1/ratelimit/charge"
 LEASES = "/v1/leases"
 EXPLAIN = "/v1/explain"
 HEALTH = "/readyz"
@@ -61,6 +63,16 @@ class Descriptor(NamedTuple):
     tokens: int | None = None
 
 
+class ChargeItem(NamedTuple):
+    """One of several buckets to charge at once: `tokens` of every limit, or amounts by limit."""
+
+    scope: str
+    resource: str
+    identifier: str | None = None
+    tokens: int | None = None
+    amounts: Mapping[str, int] | None = None
+
+
 def check_call(check: Check, namespace: str | None) -> ApiCall:
     return _post(CHECK, check.dry_run, namespace, _fields(check._asdict()))
 
@@ -98,6 +110,52 @@ def acquire_call(
     if ttl_s is not None:
         fields["ttl_seconds"] = parse_whole("ttl_s", ttl_s, least=1)
     return _post(LEASES, False, namespace, fields, undoable=True)
+
+
+def charge_call(
+    items: Iterable[ChargeItem | tuple[Any, ...]] | None,
+    one: Check | None,
+    amounts: Mapping[str, int] | None,
+    mode: str | None,
+    idempotency_key: str | None,
+    namespace: str | None,
+    **shared: Any,
+) -> ApiCall:
+    """A charge of what `one` names, or of several items. A charge that came twice is taken twice,
+    so only one with a key may be sent again."""
+    fields: dict[str, Any] = {}
+    optional = OPTIONAL | {"identifier", "scope", "amounts"}
+    if items is not None:
+        listed = _items_of("charges", ChargeItem, items, "scope, resource, …")
+        fields["descriptors"] = [_charged(item._asdict(), optional - {"scope"}) for item in listed]
+        fields |= _charged(shared, optional)
+    else:
+        assert one is not None
+        fields |= _charged({**one._asdict(), "amounts": amounts}, OPTIONAL | {"amounts"})
+    if mode is not None:
+        if mode not in ("debt", "fit"):
+            raise ValidationError("mode", mode, "must be 'debt' or 'fit'")
+        fields["mode"] = mode
+    if idempotency_key is not None:
+        if not _is_text(ONCE_LENGTH_MAX, idempotency_key):
+            why = f"must be text of 1 to {ONCE_LENGTH_MAX} characters"
+            raise ValidationError("idempotency_key", idempotency_key, why)
+        fields["idempotency_key"] = idempotency_key
+    return _post(CHARGE, idempotency_key is not None, namespace, fields)
+
+
+def _charged(given: Mapping[str, Any], optional: frozenset[str]) -> dict[str, Any]:
+    """The fields of a charge, whose amounts may be negative."""
+    rest = dict(given)
+    tokens, amounts = rest.pop("tokens", None), rest.pop("amounts", None)
+    if tokens is not None and amounts is not None:
+        raise ValidationError("amounts", amounts, "and tokens are both given; say one of them")
+    fields = _fields(rest, optional)
+    if tokens is not None:
+        fields["tokens"] = parse_whole("tokens", tokens, least=-AMOUNT_MAX)
+    if amounts is not None:
+        fields["amounts"] = parse_amounts(amounts, least=-AMOUNT_MAX)
+    return fields
 
 
 def lease_call(

@@ -71,7 +71,9 @@ async def test_the_policy_says_what_a_request_leaves_open() -> None:
     found = await charged(world, 3)
     assert (found.mode, left(found)) == ("fit", 0)
     assert (await charged(world, 1)).charged is False
-    assert left(await charged(world, 1, mode="debt")) == -1
+    keyed = await world.ask("charge", {**ASK, "idempotency_key": "a"})
+    assert (keyed.code, keyed.field) == (Code.INVALID_REQUEST, "idempotency_key")
+    assert left(await charged(world, 1, mode="debt", idempotency_key="a")) == -1
 
 
 async def test_a_cost_of_nothing_is_a_charge() -> None:

@@ -143,7 +143,7 @@ async def charge(service: Service, request: ChargeRequest) -> ChargeResult:
         raise invalid("mode", "fit takes or gives back; say both in two charges, or use debt")
     if mode == FIT and once is not None:
         raise invalid(
-            "idempotency_key", "goes with the mode debt; fit can be refused, and has none"
+            "idempotency_key", "goes with the mode debt; what must fit can be refused, and has none"
         )
     ruling: DecisionOrError
     try:
@@ -190,7 +190,7 @@ def _mode(request: ChargeRequest, parts: Sequence[_Part]) -> str:
     if request.mode is not None:
         return request.mode
     said = [None if part.target.rule is None else part.target.rule.charge for part in parts]
-    return FIT if FIT in said and request.idempotency_key is None else DEBT
+    return FIT if FIT in said else DEBT
 
 
 async def _request(service: Service, ns: NamespaceService, part: _Part, takes: bool) -> Request:
