@@ -46,9 +46,47 @@ class Tokens:
 
 
 ONE_TOKEN = Tokens(1)
+EACH_ONE = Each(1)
 
 
-def counted_limits(names: tuple[str, ...], refusing: int, asked: Tokens) -> tuple[str, ...]:
+class Look:
+    """A token of every limit must be there, and none is meant to be taken: for dry runs."""
+
+    tokens = 0
+
+
+LOOK = Look()
+
+
+class Charge:
+    """What is charged whatever is there, so no capacity bounds it: amounts by limit, or an amount
+    of the limit that `Tokens` would mean. A negative amount gives back."""
+
+    __slots__ = ("amounts", "counts", "every")
+
+    def __init__(
+        self,
+        amounts: Mapping[str, int] | int,
+        counts: Collection[str] = (),
+        *,
+        every: bool = False,
+    ) -> None:
+        given = {"tokens": amounts} if isinstance(amounts, int) else amounts
+        for name, amount in given.items():
+            parse_amount(str(name), amount, least=-AMOUNT_MAX)
+        self.amounts = amounts
+        self.counts = counts
+        self.every = every
+
+    @property
+    def tokens(self) -> int:
+        """All of it counted as one number."""
+        return self.amounts if isinstance(self.amounts, int) else max(self.amounts.values())
+
+
+def counted_limits(
+    names: tuple[str, ...], refusing: int, asked: Tokens | Charge
+) -> tuple[str, ...]:
     """The limits that tokens mean, of those there are; `refusing` of them are not on trial."""
     counted = tuple(name for name in names if name in asked.counts)
     if counted or asked.every or refusing < 2:
@@ -60,7 +98,19 @@ def counted_limits(names: tuple[str, ...], refusing: int, asked: Tokens) -> tupl
     )  # fmt: skip
 
 
-Amounts = Mapping[str, int] | Each | Tokens
+Amounts = Mapping[str, int] | Each | Tokens | Look | Charge
+
+
+class LookDemand(Demand):
+    """Parts of a request that look at one bucket look at the same token."""
+
+    __slots__ = ()
+
+
+class ChargeDemand(Demand):
+    """Signed, as for `Store.adjust`: parts on one bucket add up to what it can hold or not."""
+
+    __slots__ = ()
 
 
 class Slot:
@@ -118,7 +168,7 @@ class Plan:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Tokens and type(consume) is not Each:
-                raise ValidationError("consume", consume, "must map limit names to amounts")
+                return self._unlike_takes(consume)
             names, tokens = slot.names, consume.tokens
             if len(names) > 1 and type(consume) is Tokens:
                 names = counted_limits(names, slot.refusing, consume)
@@ -144,6 +194,29 @@ class Plan:
             others = self._parent_demands(consume) if len(self.slots) > 1 else ()
             latest = self._latest = (Demand(slot.key, slot.terms, asked), *others)
         return latest
+
+    def _unlike_takes(self, consume: object) -> list[Demand]:
+        """The demands of a look or a charge."""
+        if type(consume) is Look:
+            return [LookDemand(one.key, one.terms, one.amounts) for one in self.demands(EACH_ONE)]
+        if type(consume) is Charge:
+            return self._charges(consume)
+        raise ValidationError("consume", consume, "must map limit names to amounts")
+
+    def _charges(self, consume: Charge) -> list[Demand]:
+        own, amounts = self.slots[0], consume.amounts
+        if isinstance(amounts, int):
+            amounts = dict.fromkeys(counted_limits(own.names, own.refusing, consume), amounts)
+        unknown = {name: one for name, one in amounts.items() if name not in own.terms.index}
+        if unknown or not amounts:
+            raise unknown_limits(own, unknown)
+        demands: list[Demand] = []
+        for slot in self.slots:
+            asked = [amounts.get(name) for name in slot.names]
+            if asked.count(None) < len(asked):
+                line = tuple(None if amount is None else amount * MILLI for amount in asked)
+                demands.append(ChargeDemand(slot.key, slot.terms, line))
+        return demands
 
     def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """Amounts are checked already, but for what the parents can hold."""
@@ -181,10 +254,15 @@ def _sum(one: Demand, other: Demand) -> Demand:
         raise ValidationError(
             "limits", one.key.text, "is asked for twice with different limits; give it one set"
         )
+    if type(one) is LookDemand:
+        each = zip(one.amounts, other.amounts, strict=True)
+        return LookDemand(one.key, one.terms, tuple(b if a is None else a for a, b in each))
     amounts = tuple(
         a if b is None else b if a is None else a + b
         for a, b in zip(one.amounts, other.amounts, strict=True)
     )
+    if type(one) is ChargeDemand:
+        return ChargeDemand(one.key, one.terms, amounts)
     parts = tuple(a + b for a, b in zip(_part_counts(one), _part_counts(other), strict=True))
     return check_capacity(Demand(one.key, one.terms, amounts, parts=parts))
 

@@ -13,7 +13,7 @@ from headgate.core.limits import LIMITS_MAX, Limit, parse_limit_name, parse_reso
 from headgate.declare.yaml_fields import FieldReader, Findings, Node, Scalar
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
-from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
+from headgate.service.decide.rules import DEBT, FIT, SCOPE_LENGTH_MAX, TOKENS, is_scope
 
 ENDPOINT_LENGTH_MAX = 256
 PATTERN_LENGTH_MAX = 256
@@ -30,7 +30,8 @@ class Policy:
 
     `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
     what it would have refused. Where several policies are limits of one bucket, a request's tokens
-    are of those with `counts_tokens`.
+    are of those with `counts_tokens`. `charge` says whether what is charged afterwards goes into
+    debt or must fit; None leaves it to how it is asked (docs/adr/0025-charges.md).
     """
 
     name: str
@@ -39,6 +40,7 @@ class Policy:
     limit: Limit
     key_pattern: str | None = None
     counts_tokens: bool = False
+    charge: str | None = None
 
     @property
     def shadow(self) -> bool:
@@ -82,6 +84,12 @@ def parse_endpoint(text: str) -> str:
     return text
 
 
+def parse_charge(text: str) -> str:
+    if text not in (DEBT, FIT):
+        raise ValidationError("charge", text, f"must be {DEBT} or {FIT}")
+    return text
+
+
 def fields_of(pattern: str | None) -> list[str]:
     """The fields of a key pattern that say who is limited."""
     found = _PATTERN_FIELD.findall(pattern or "")
@@ -115,7 +123,7 @@ DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
 
 _AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
 _POLICY = ("name", "scope", "resource", "limit", *_AMOUNTS, "counts_tokens", "key_pattern",
-           "min_refill_interval_ms")  # fmt: skip
+           "charge", "min_refill_interval_ms")  # fmt: skip
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
 _RUNTIME = ("fail_open", "circuit_breaker", "store", "default_limit")
 
@@ -184,6 +192,7 @@ class _PolicyDecoder:
         self._warnings = warnings
         self._names: dict[str, int] = {}
         self._limits: dict[tuple[str, str | None], dict[str, int]] = {}  # and the line of each
+        self._charges: dict[tuple[str, str | None], str] = {}
 
     def rate_limits(self, node: Node, section: str) -> None:
         for item in self.reader.items(node, section, RULES_MAX):
@@ -204,9 +213,12 @@ class _PolicyDecoder:
         limit_name = value_of(given, "limit", reader.text, parse_limit_name)
         counts = value_of(given, "counts_tokens", reader.switch, usual=False)
         limit = self._limit(given, limit_name or TOKENS)
+        charge = value_of(given, "charge", reader.text, parse_charge)
         if scope is None or limit is None or name is None:
             return None
-        policy = Policy(name, scope, resource, limit, pattern, bool(counts))
+        policy = Policy(name, scope, resource, limit, pattern, bool(counts), charge)
+        if charge is not None:
+            self._charge(given["charge"], policy)
         if pattern is not None:
             self._identifier(given["key_pattern"], policy)
         return self._add_limit(given.get("limit", node), policy, limit_name)
@@ -238,6 +250,15 @@ class _PolicyDecoder:
             known = keys[policy.scope] or "identifier"
             self.reader.fault(
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
+            )
+
+    def _charge(self, node: Node, policy: Policy) -> None:
+        """A charge is taken of all limits of a bucket, or of none."""
+        place = (policy.scope, policy.resource)
+        known = self._charges.setdefault(place, policy.charge or "")
+        if known != policy.charge:
+            self.reader.fault(
+                node, f"charge and an earlier one of the same scope and resource differ: {known!r}"
             )
 
     def _add_limit(self, node: Node, policy: Policy, limit_name: str | None) -> Policy:

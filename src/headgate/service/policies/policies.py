@@ -227,6 +227,7 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             shadow=all(policy.shadow for policy in group),
             level=EXACT if place[1] is not None else SCOPE,
             counts=tuple(policy.limit.name for policy in group if policy.counts_tokens),
+            charge=next((policy.charge for policy in group if policy.charge), None),
         )
         for place, group in together.items()
     }
@@ -234,7 +235,7 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
 
 def _contents(rule: Rule | None) -> tuple[Any, ...]:
     return () if rule is None else (
-        rule.name, rule.limits, rule.shadow, rule.level, rule.counts,
+        rule.name, rule.limits, rule.shadow, rule.level, rule.counts, rule.charge,
     )  # fmt: skip
 
 
@@ -256,6 +257,7 @@ def policy_as_json(policy: Policy) -> dict[str, Any]:
         **_limit_as_json(policy.limit),
         "counts_tokens": policy.counts_tokens,
         "key_pattern": policy.key_pattern,
+        "charge": policy.charge,
     }
 
 
