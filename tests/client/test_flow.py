@@ -25,6 +25,7 @@ from headgate.client.requests import (
     Check,
     RequestHead,
     acquire_call,
+    charge_call,
     check_all_call,
     check_call,
 )
@@ -335,3 +336,23 @@ def test_what_is_refused_is_never_allowed_whatever_its_body_says(told: object) -
     flow, _ = flow_of(response(200, {"results": [{**ALLOWED, "allowed": told, "status": 429}]}))
     with pytest.raises(Unavailable, match="not headgate's"):
         run(flow.batch([("a", "r")], None))
+
+
+def test_only_a_charge_with_a_key_is_sent_again() -> None:
+    """One that came twice would be taken twice."""
+    told = {**ALLOWED, "charged": True, "mode": "debt", "retry_after_seconds": 0}
+    for key, attempts in ((None, 1), ("stream-1", 2)):
+        flow, port = flow_of(response(504, {"code": "DEADLINE_EXCEEDED"}), response(200, told))
+        call = charge_call(None, Check("a", "r", 5), None, key, None)
+        if key is None:
+            with pytest.raises(Unavailable, match="whether it took tokens is not known"):
+                run(flow.charge(call))
+        else:
+            assert run(flow.charge(call)).charged
+        assert len(port.asked) == attempts
+
+
+def test_an_answer_that_does_not_say_charged_is_nobodys() -> None:
+    flow, _ = flow_of(response(200, ALLOWED))
+    with pytest.raises(Unavailable, match="does not say charged"):
+        run(flow.charge(charge_call(None, Check("a", "r", 5), None, None, None)))

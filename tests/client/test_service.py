@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.client import (
+    ChargeItem,
     Check,
     CheckAnswer,
     Descriptor,
@@ -17,7 +18,7 @@ from headgate.client import (
     RateLimited,
     Unauthorised,
 )
-from headgate.core.errors import LeaseExpiredError
+from headgate.core.errors import LeaseExpiredError, ValidationError
 from headgate.service.keys.file import FileKeys
 from headgate.service.keys.key import mint, parse_grant
 from headgate.service.program import Options
@@ -126,6 +127,43 @@ async def test_an_entity_by_its_name(client: Any, user: str) -> None:
     assert (await client.explain(entity=entity, resource="api.search"))["policy"][
         "name"
     ] == "search"
+
+
+@with_client
+async def test_a_charge_goes_into_debt_and_is_given_back(client: Any, user: str) -> None:
+    answer = await client.charge(user, "api.search", 13)
+    assert (answer.charged, answer.mode, answer.tokens_remaining) == (True, "debt", -3)
+    assert (answer.retry_after_ms, answer.check.allowed) == (4_000, True)
+    again = [
+        await client.charge(user, "api.search", amounts={"tokens": -5}, idempotency_key="back")
+        for _ in range(2)
+    ]
+    assert [(one.charged, one.tokens_remaining) for one in again] == [(True, 2), (False, 2)]
+    refused = await client.charge(user, "api.search", 3, mode="fit")
+    assert (refused.charged, refused.retry_after_ms) == (False, 1_000)
+    with pytest.raises(RateLimited):
+        refused.raise_if_limited()
+    with pytest.raises(InvalidRequest, match="rpm, tpm; send amounts"):
+        await client.charge(user, "chat", 1)
+    entity = f"user:{user}".replace("[", ".").replace("]", "")
+    named = await client.charge(entity=entity, resource="chat", amounts={"rpm": -1, "tpm": 500})
+    assert [one.remaining for one in named.check.quotas] == [3, 999_500]
+    both = await client.charge_all(
+        [ChargeItem(None, "counted", entity=entity), ChargeItem("user", "counted", user)], tokens=70
+    )
+    assert [one.entity for one in both.results] == [entity, None]
+    with pytest.raises(ValidationError, match="stands in place of"):
+        await client.charge(user, "chat", 1, entity=entity)
+    fits = await client.charge(user, "api.search", 2, mode="fit")
+    assert (fits.charged, fits.tokens_remaining, fits.retry_after_ms) == (True, 0, 0)
+
+
+@with_client
+async def test_several_buckets_are_charged_at_once(client: Any, user: str) -> None:
+    items = [("user", "api.search"), ChargeItem("user", "api.once", user, 4)]
+    answer = await client.charge_all(items, identifier=user, tokens=11)
+    assert [one.tokens_remaining for one in answer.results] == [-1, -2]
+    assert answer.retry_after_ms is None  # one of them never refills
 
 
 @with_client

@@ -66,6 +66,10 @@ BAD_WORDS: dict[str, list[dict[str, Any]]] = {
         {"amounts": {}}, {"amounts": {"rpm": 1}, "tokens": 1}, {"ttl_s": 0}, {"ttl_s": 1.5},
         {"on_error": "forget"}, {"on_expiry": "forget"}, {"wait": "long"},
     ],
+    "charge": [
+        {"amounts": {}}, {"amounts": {"rpm": 1}, "tokens": 1}, {"mode": "later"},
+        {"idempotency_key": ""}, {"idempotency_key": "x" * 129}, {"tokens": 1.5},
+    ],
 }  # fmt: skip
 BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     *(("check", args, {}, words) for args, words in BAD_CHECKS),
@@ -84,6 +88,8 @@ BAD_CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     *(("check_all", (limits,), {}, "descriptors") for limits in ([], [("user",)])),
     ("check_all", ([("user", "r")],), {"identifier": ""}, "identifier"),
     ("check_all", ([("user", "r")],), {"tokens": 0}, "tokens"),
+    *(("charge_all", (items,), {}, "charges") for items in ([], [("user",)])),
+    ("charge_all", ([("user", "r", None, 1, {"rpm": 1})],), {}, "amounts"),
     ("explain", ("a", "r r"), {}, "resource"),
     ("request", ("BREW", "/v1/keys"), {}, "method"),
     *(("request", ("GET", path), {}, "path")

@@ -2,6 +2,7 @@
 
 from headgate.client.answers import (
     BatchResult,
+    ChargeAnswer,
     CheckAnswer,
     ClientError,
     CombinedAnswer,
@@ -13,7 +14,7 @@ from headgate.client.answers import (
     Unavailable,
 )
 from headgate.client.client import AsyncClient, AsyncLease, Client, Lease
-from headgate.client.requests import Check, Descriptor
+from headgate.client.requests import ChargeItem, Check, Descriptor
 from headgate.client.retry import Retry
 from headgate.transport.quota import Quota, parse_quota, parse_quotas
 
@@ -21,6 +22,8 @@ __all__ = [
     "AsyncClient",
     "AsyncLease",
     "BatchResult",
+    "ChargeAnswer",
+    "ChargeItem",
     "Check",
     "CheckAnswer",
     "Client",

@@ -171,6 +171,30 @@ class CombinedAnswer:
             raise RateLimited(self.whole)
 
 
+@dataclass(frozen=True, slots=True)
+class ChargeAnswer:
+    """What became of a charge, and how the limits stand after it.
+
+    `charged` is False where it had to fit and did not, or where it had come before with the same
+    key. `check` says what is left, negative in debt; `results` are those of several buckets.
+    `retry_after_ms` is the time until there is something again: 0 where there is, None where that
+    never comes.
+    """
+
+    charged: bool
+    mode: str
+    check: CheckAnswer
+    retry_after_ms: int | None
+    results: tuple[CheckAnswer, ...] = ()
+
+    @property
+    def tokens_remaining(self) -> int | None:
+        return self.check.tokens_remaining
+
+    def raise_if_limited(self) -> None:
+        self.check.raise_if_limited()
+
+
 BatchResult = CheckAnswer | ClientError
 
 
@@ -237,6 +261,20 @@ def read_combined(
         results,
         _find_result(results, document.get("blocking")),
         _find_result(results, document.get("most_restrictive")),
+    )
+
+
+def read_charge(document: Mapping[str, Any], headers: Fields = (), at_ms: int = 0) -> ChargeAnswer:
+    charged, mode = document.get("charged"), _text(document.get("mode"))
+    if type(charged) is not bool or mode is None:
+        raise NotHeadgate("it does not say charged")
+    results = _objects(document, "results") if "results" in document else []
+    return ChargeAnswer(
+        charged,
+        mode,
+        read_check(document, headers, at_ms),
+        seconds_ms(document.get("retry_after_seconds")),
+        tuple(read_check(one) for one in results),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from headgate.client.answers import (
     BatchResult,
+    ChargeAnswer,
     CheckAnswer,
     ClientError,
     CombinedAnswer,
@@ -34,10 +35,12 @@ from headgate.client.requests import (
     PEEK,
     TAKE,
     ApiCall,
+    ChargeItem,
     Check,
     Descriptor,
     acquire_call,
     any_call,
+    charge_call,
     check_all_call,
     check_call,
     explain_call,
@@ -379,6 +382,57 @@ class AsyncClient(BaseClient[AsyncLeaseContext]):
         )
         return await self._flow.check_all(call, parse_wait_ms(wait))
 
+    async def charge(
+        self,
+        identifier: str | None = None,
+        resource: str | None = None,
+        tokens: int | None = None,
+        *,
+        amounts: Mapping[str, int] | None = None,
+        entity: str | None = None,
+        scope: str = "user",
+        mode: str | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        endpoint: str | None = None,
+    ) -> ChargeAnswer:
+        """Takes what was used, known afterwards; negative amounts give back.
+
+        With the mode "debt" it is taken whatever is there, with "fit" only if it is; without one
+        the policy decides, else it is a debt. A charge with an `idempotency_key` happens once in a
+        day however often it is sent, and is sent again where it got no answer.
+        """
+        one = Check(identifier, resource, tokens, scope, False, metadata, endpoint, amounts, entity)
+        call = charge_call(None, one, mode, idempotency_key, self._namespace)
+        return await self._flow.charge(call)
+
+    async def charge_all(
+        self,
+        charges: Iterable[ChargeItem | tuple[Any, ...]],
+        *,
+        identifier: str | None = None,
+        scope: str | None = None,
+        tokens: int | None = None,
+        mode: str | None = None,
+        idempotency_key: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        endpoint: str | None = None,
+    ) -> ChargeAnswer:
+        """The same of several buckets at once: all of them, or with "fit" perhaps none."""
+        call = charge_call(
+            charges,
+            None,
+            mode,
+            idempotency_key,
+            self._namespace,
+            identifier=identifier,
+            scope=scope,
+            tokens=tokens,
+            metadata=metadata,
+            endpoint=endpoint,
+        )
+        return await self._flow.charge(call)
+
     async def explain(
         self,
         identifier: str | None = None,
@@ -426,6 +480,8 @@ class Client(BaseClient[LeaseContext]):
     check = blocking(AsyncClient.check)
     batch = blocking(AsyncClient.batch)
     check_all = blocking(AsyncClient.check_all)
+    charge = blocking(AsyncClient.charge)
+    charge_all = blocking(AsyncClient.charge_all)
     explain = blocking(AsyncClient.explain)
     request = blocking(AsyncClient.request)
     health = blocking(AsyncClient.health)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from headgate.client.answers import (
     BatchResult,
+    ChargeAnswer,
     CheckAnswer,
     ClientError,
     CombinedAnswer,
@@ -22,6 +23,7 @@ from headgate.client.answers import (
     RateLimited,
     Unauthorised,
     Unavailable,
+    read_charge,
     read_check,
     read_combined,
     read_health,
@@ -282,6 +284,9 @@ class RequestFlow:
         if reply.status == LIMITED and "results" not in reply.document:
             return CombinedAnswer(limited_answer(reply), (), None, None)
         return self._answer(call, reply, read_combined)
+
+    async def charge(self, call: ApiCall) -> ChargeAnswer:
+        return self._answer(call, await self._request_decision(call, 0), read_charge)
 
     async def batch(
         self, checks: Iterable[Check | tuple[Any, ...]], namespace: str | None

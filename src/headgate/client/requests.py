@@ -15,6 +15,7 @@ from headgate.transport.http1 import Fields
 
 AMOUNT_MAX = 2**53 - 1
 ITEMS_MAX = 10_000
+ONCE_LENGTH_MAX = 128
 OPTIONAL = frozenset({"tokens", "metadata", "endpoint", "amounts", "entity"})
 DEFAULT_SCOPE = "user"
 
@@ -23,6 +24,7 @@ PEEK = "/v1/ratelimit/peek"
 CHECK = "/v1/ratelimit/check"  # what take was called first
 BATCH = "/v1/ratelimit/batch"
 CHECK_ALL = "/v1/ratelimit/acquire"
+CHARGE = "/v1/ratelimit/charge"
 LEASES = "/v1/leases"
 EXPLAIN = "/v1/explain"
 HEALTH = "/readyz"
@@ -73,6 +75,18 @@ class Descriptor(NamedTuple):
     entity: str | None = None
 
 
+class ChargeItem(NamedTuple):
+    """One of several buckets to charge at once, named as a Descriptor names them. Negative amounts
+    give back."""
+
+    scope: str | None
+    resource: str
+    identifier: str | None = None
+    tokens: int | None = None
+    amounts: Mapping[str, int] | None = None
+    entity: str | None = None
+
+
 def check_call(check: Check, namespace: str | None, path: str = CHECK) -> ApiCall:
     is_repeatable = check.dry_run or path == PEEK
     return _post(path, is_repeatable, namespace, _asked(check))
@@ -101,6 +115,36 @@ def acquire_call(check: Check, ttl_s: int | None, on_expiry: str, namespace: str
     if ttl_s is not None:
         fields["ttl_seconds"] = parse_whole("ttl_s", ttl_s, least=1)
     return _post(LEASES, False, namespace, fields, undoable=True)
+
+
+def charge_call(
+    items: Iterable[ChargeItem | tuple[Any, ...]] | None,
+    one: Check | None,
+    mode: str | None,
+    idempotency_key: str | None,
+    namespace: str | None,
+    **shared: Any,
+) -> ApiCall:
+    """A charge of what `one` names, or of several items. A charge that came twice is taken twice,
+    so only one with a key may be sent again."""
+    fields: dict[str, Any] = {}
+    if items is not None:
+        listed = _items_of("charges", ChargeItem, items, "scope, resource, …")
+        fields["descriptors"] = [_asked(item, signed=True) for item in listed]
+        fields |= _fields(shared, OPTIONAL | {"identifier", "scope"}, signed=True)
+    else:
+        assert one is not None
+        fields |= _asked(one, signed=True)
+    if mode is not None:
+        if mode not in ("debt", "fit"):
+            raise ValidationError("mode", mode, "must be 'debt' or 'fit'")
+        fields["mode"] = mode
+    if idempotency_key is not None:
+        if not _is_text(ONCE_LENGTH_MAX, idempotency_key):
+            why = f"must be text of 1 to {ONCE_LENGTH_MAX} characters"
+            raise ValidationError("idempotency_key", idempotency_key, why)
+        fields["idempotency_key"] = idempotency_key
+    return _post(CHARGE, idempotency_key is not None, namespace, fields)
 
 
 def lease_call(
@@ -209,14 +253,15 @@ def _items_of(field: str, kind: type[Item], given: Iterable[Any], shown: str) ->
 # The fields of a request, each checked by its own rule.
 
 
-def _asked(one: Check | Descriptor) -> dict[str, Any]:
-    """The fields of who is asked about and for how much, where they go together."""
+def _asked(one: Check | Descriptor | ChargeItem, *, signed: bool = False) -> dict[str, Any]:
+    """The fields of who is asked about and for how much, where they go together. Signed amounts
+    are those of a charge, which gives back, too."""
     given = one._asdict()
     optional: frozenset[str] = OPTIONAL
     usual_scope: str | None = DEFAULT_SCOPE
     if one.amounts is not None and one.tokens is not None:
         raise ValidationError("amounts", one.amounts, "and tokens are both given; say one of them")
-    if isinstance(one, Descriptor):
+    if not isinstance(one, Check):
         optional, usual_scope = OPTIONAL | {"identifier"}, None
     if one.entity is not None:
         if one.identifier is not None or one.scope not in (None, usual_scope):
@@ -224,10 +269,12 @@ def _asked(one: Check | Descriptor) -> dict[str, Any]:
                 "entity", one.entity, "stands in place of identifier and scope; say one of them"
             )
         del given["scope"], given["identifier"]
-    return _fields(given, optional)
+    return _fields(given, optional, signed=signed)
 
 
-def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> dict[str, Any]:
+def _fields(
+    given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL, *, signed: bool = False
+) -> dict[str, Any]:
     """What was given, checked; what is optional and was not given is left out."""
     checked: dict[str, Any] = {}
     for name, value in given.items():
@@ -236,9 +283,9 @@ def _fields(given: Mapping[str, Any], optional: frozenset[str] = OPTIONAL) -> di
         if name == "resource":
             parse_resource(value)
         elif name == "tokens":
-            parse_whole(name, value, least=1)
+            parse_whole(name, value, least=-AMOUNT_MAX if signed else 1)
         elif name == "amounts":
-            parse_amounts(value, least=0)
+            parse_amounts(value, least=-AMOUNT_MAX if signed else 0)
         elif not _RULES[name][0](value):
             raise ValidationError(name, value, _RULES[name][1])
         if value is not False:  # of dry_run

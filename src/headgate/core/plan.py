@@ -47,9 +47,47 @@ class Tokens:
 
 
 ONE_TOKEN = Tokens(1)
+EACH_ONE = Each(1)
 
 
-def counted_limits(names: tuple[str, ...], refusing: int, asked: Tokens) -> tuple[str, ...]:
+class Look:
+    """A token of every limit must be there, and none is meant to be taken: for dry runs."""
+
+    tokens = 0
+
+
+LOOK = Look()
+
+
+class Charge:
+    """What is charged whatever is there, so no capacity bounds it: amounts by limit, or an amount
+    of the limit that `Tokens` would mean. A negative amount gives back."""
+
+    __slots__ = ("amounts", "counts", "every")
+
+    def __init__(
+        self,
+        amounts: Mapping[str, int] | int,
+        counts: Collection[str] = (),
+        *,
+        every: bool = False,
+    ) -> None:
+        given = {"tokens": amounts} if isinstance(amounts, int) else amounts
+        for name, amount in given.items():
+            parse_amount(str(name), amount, least=-AMOUNT_MAX)
+        self.amounts = amounts
+        self.counts = counts
+        self.every = every
+
+    @property
+    def tokens(self) -> int:
+        """All of it counted as one number."""
+        return self.amounts if isinstance(self.amounts, int) else max(self.amounts.values())
+
+
+def counted_limits(
+    names: tuple[str, ...], refusing: int, asked: Tokens | Charge
+) -> tuple[str, ...]:
     """The limits that tokens mean, of those there are; `refusing` of them are not on trial."""
     counted = tuple(name for name in names if name in asked.counts)
     if counted or asked.every or refusing < 2:
@@ -61,7 +99,19 @@ def counted_limits(names: tuple[str, ...], refusing: int, asked: Tokens) -> tupl
     )  # fmt: skip
 
 
-Amounts = Mapping[str, int] | Each | Tokens
+Amounts = Mapping[str, int] | Each | Tokens | Look | Charge
+
+
+class LookDemand(Demand):
+    """Parts of a request that look at one bucket look at the same token."""
+
+    __slots__ = ()
+
+
+class ChargeDemand(Demand):
+    """Signed, as for `Store.adjust`: parts on one bucket add up to what it can hold or not."""
+
+    __slots__ = ()
 
 
 class Slot:
@@ -119,7 +169,7 @@ class Plan:
         slot = self.slots[0]
         if type(consume) is not dict and not isinstance(consume, Mapping):
             if type(consume) is not Tokens and type(consume) is not Each:
-                raise ValidationError("consume", consume, "must map limit names to amounts")
+                return self._unlike_takes(consume)
             names, tokens = slot.names, consume.tokens
             if len(names) > 1 and type(consume) is Tokens:
                 names = counted_limits(names, slot.refusing, consume)
@@ -145,6 +195,30 @@ class Plan:
             others = self._parent_demands(consume) if len(self.slots) > 1 else ()
             latest = self._latest = (Demand(slot.key, slot.terms, asked), *others)
         return latest
+
+    def _unlike_takes(self, consume: object) -> list[Demand]:
+        """The demands of a look or a charge."""
+        if type(consume) is Look:
+            return [LookDemand(one.key, one.terms, one.amounts) for one in self.demands(EACH_ONE)]
+        if type(consume) is Charge:
+            return self._charges(consume)
+        raise ValidationError("consume", consume, "must map limit names to amounts")
+
+    def _charges(self, consume: Charge) -> list[Demand]:
+        own, amounts = self.slots[0], consume.amounts
+        if isinstance(amounts, int):
+            amounts = dict.fromkeys(counted_limits(own.names, own.refusing, consume), amounts)
+        unknown = {name: one for name, one in amounts.items() if name not in own.terms.index}
+        if unknown or not amounts:
+            raise unknown_limits(own, unknown)
+        demands: list[Demand] = []
+        for slot in self.slots:
+            asked = [amounts.get(name) for name in slot.names]
+            if asked.count(None) < len(asked):
+                line = tuple(None if amount is None else amount * MILLI for amount in asked)
+                cascaded = None if slot is own else line
+                demands.append(ChargeDemand(slot.key, slot.terms, line, cascaded=cascaded))
+        return demands
 
     def _parent_demands(self, consume: Mapping[str, int]) -> list[Demand]:
         """Amounts are checked already, but for what the parents can hold."""
@@ -186,11 +260,16 @@ def merge_demands(demands: Sequence[Demand]) -> list[Demand]:
 
 
 def _sum(one: Demand, other: Demand) -> Demand:
-    """Both asked for themselves, or both by cascade."""
+    """Both asked for themselves, or both by cascade. Looks look at the same tokens."""
     _check_same_limits(one, other)
+    if type(one) is LookDemand:
+        each = zip(one.amounts, other.amounts, strict=True)
+        return LookDemand(one.key, one.terms, tuple(b if a is None else a for a, b in each))
     amounts = _add(one.amounts, other.amounts)
-    parts = _add_parts(one, other)
     cascaded = None if one.cascaded is None else amounts
+    if type(one) is ChargeDemand:
+        return ChargeDemand(one.key, one.terms, amounts, cascaded=cascaded)
+    parts = _add_parts(one, other)
     return check_capacity(Demand(one.key, one.terms, amounts, parts=parts, cascaded=cascaded))
 
 
@@ -200,7 +279,7 @@ def join_halves(own: Demand, cascaded: Demand) -> Demand:
     counted: DemandAmounts | None = None
     if own.counted or cascaded.counted:
         counted = _add(own.counted or own.amounts, cascaded.counted or cascaded.amounts)
-    return Demand(
+    return type(own)(
         own.key, own.terms, _add(own.amounts, cascaded.amounts), counted,
         _add_parts(own, cascaded), cascaded.cascaded, (own, cascaded),
     )  # fmt: skip
@@ -228,7 +307,9 @@ def _part_counts(demand: Demand) -> tuple[int, ...]:
 
 
 def check_capacity(demand: Demand) -> Demand:
-    """The demand, if its bucket can ever hold it."""
+    """The demand, if its bucket can ever hold it; a charge is taken whatever it holds."""
+    if type(demand) is ChargeDemand:
+        return demand
     for spec, milli in zip(demand.terms.specs, demand.amounts, strict=True):
         if milli is not None and milli > spec.capacity_milli and not spec.soft:
             raise too_large(demand.key, spec.name, milli // MILLI, spec.capacity_milli // MILLI)

@@ -299,7 +299,7 @@ class ServiceMetrics:
         if answer.allowed:
             counters.allowed.value += 1
             if not answer.degraded and not answer.shadowed:
-                counters.tokens.value += answer.tokens
+                counters.tokens.value += max(0, answer.tokens)  # a charge may give back
         else:
             counters.refused.value += 1
             if answer.code is Code.RATE_LIMIT_EXCEEDED:

@@ -16,6 +16,7 @@ from headgate.service.decide.requests import (
     parse_acquire,
     parse_adjust,
     parse_batch,
+    parse_charge,
     parse_check,
     parse_descriptors,
     parse_peek,
@@ -35,6 +36,7 @@ PARSERS: dict[str, Callable[..., Any]] = {
     "batch": parse_batch,
     "check_all": parse_descriptors,
     "acquire": parse_acquire,
+    "charge": parse_charge,
     "adjust": parse_adjust,
     "settle": parse_settle,
     "release": parse_release,
@@ -78,9 +80,10 @@ def rule(
     seconds: int = 1,
     shadow: bool = False,
     level: str = EXACT,
+    charge: str | None = None,
 ) -> Rule:
     limit = Limit(TOKENS, capacity, per_second, seconds)
-    return Rule(name, [limit], shadow=shadow, level=level)
+    return Rule(name, [limit], shadow=shadow, level=level, charge=charge)
 
 
 RPM_AND_TPM = [Limit("rpm", 3, 3, 60), Limit("tpm", 1_000_000, 1_000_000, 60)]

@@ -85,6 +85,9 @@ def upstream() -> Iterator[int]:
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("content-length", "5")
+            cost = self.headers.get("x-wanted-cost")
+            if cost is not None:
+                self.send_header("x-cost", cost)
             self.end_headers()
             self.wfile.write(b"hello")
 

@@ -23,7 +23,7 @@ from tests.service.envoy.kit import (
     override,
     should_rate_limit,
 )
-from tests.service.grpc.kit import wired
+from tests.service.grpc.kit import Wire, wired
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,9 @@ from tests.service.grpc.kit import wired
         ([descriptor(*USER, hits=4), descriptor(*ADDRESS)], 2, [1, 2]),
         ([descriptor(*USER, hits=0)], 0, [5]),  # none on a descriptor only look
         ([descriptor(*USER, hits=0), descriptor(*ADDRESS)], 0, [5, 3]),
-        ([descriptor(*USER, hits=3, is_negative_hits=True)], 2, [5]),  # nothing is given back
+        ([descriptor(*USER, hits=3, is_negative_hits=True)], 0, [8]),  # given back
+        ([descriptor(*USER, is_negative_hits=True)], 2, [7]),
+        ([descriptor(*USER, hits=9, is_negative_hits=True)], 0, [10]),  # at most up to the brim
         ([descriptor(*USER)] * 2, 0, [3, 3]),
         ([descriptor(*USER, limit=override(1, "UNKNOWN"))], 0, [4]),  # no unit, no limit of its own
     ],
@@ -225,3 +227,145 @@ async def test_a_store_that_is_away_is_an_error_and_envoys_failure_mode_decides(
         assert 'headgate_request_duration_seconds_count{wire="rls"} 1' in text
         assert 'headgate_errors_total{type="STORAGE_UNAVAILABLE"} 1' in text
         assert "headgate_envoy_problems_total{" not in text
+
+
+LOOK = descriptor(*USER, hits=0)  # 10 tokens, 2 a second
+
+
+async def looked(wire: Wire) -> int:
+    """The wait that a look is told, in milliseconds; 0 where it passes."""
+    reply = await should_rate_limit(wire, LOOK)
+    if reply.overall_code == OK:
+        return 0
+    return int(headers_of(reply)["retry-after-ms"])
+
+
+@pytest.mark.parametrize("cost", [10, 11, 500_000])
+async def test_what_is_looked_at_is_charged_into_debt(cost: int) -> None:
+    """No wait is a millisecond too long or too short (S2)."""
+    async with wired(World()) as wire:
+        assert await looked(wire) == 0
+        reply = await should_rate_limit(wire, descriptor(*USER, hits=cost))
+        assert reply.overall_code == OK
+        wait_ms = (cost - 10 + 1) * 500
+        assert await looked(wire) == wait_ms
+        wire.world.clock.advance(wait_ms - 1)
+        assert await looked(wire) == 1
+        wire.world.clock.advance(1)
+        assert await looked(wire) == 0
+
+
+async def test_a_look_takes_nothing_and_writes_nothing() -> None:
+    async with wired(World()) as wire:
+        await should_rate_limit(wire, descriptor(*USER), hits=9)
+        wire.world.store.calls.clear()
+        for _ in range(3):
+            assert (await should_rate_limit(wire, LOOK)).statuses[0].limit_remaining == 1
+        assert wire.world.store.verbs == ["peek"] * 3
+        assert [event.kind for event in wire.world.events[-3:]] == ["admitted"] * 3
+
+
+async def test_a_look_is_refused_on_every_policy_that_has_nothing_left() -> None:
+    """Not only in debt: an empty bucket has nothing that a charge could take."""
+    async with wired(World()) as wire:
+        told = wire.world.answers
+        wire.world.service._on_answer = told.append
+        await should_rate_limit(wire, descriptor(*USER), hits=10)
+        assert await looked(wire) == 500
+        assert told[-1].allowed is False
+        assert wire.world.events[-1].kind == "refused"
+
+
+async def test_looks_and_takes_in_one_request() -> None:
+    """The take happens once every look has passed, and a look that is refused takes nothing."""
+    async with wired(World()) as wire:
+        both = (LOOK, descriptor(*ADDRESS))
+        reply = await should_rate_limit(wire, *both)
+        assert (reply.overall_code, [one.limit_remaining for one in reply.statuses]) == (
+            OK,
+            [10, 3],
+        )
+        await should_rate_limit(wire, descriptor(*USER, hits=10))
+        reply = await should_rate_limit(wire, *both)
+        assert [one.code for one in reply.statuses] == [OVER_LIMIT, OK]
+        assert reply.statuses[1].limit_remaining == 3
+        await should_rate_limit(wire, descriptor(*USER, hits=10, is_negative_hits=True))
+        for _ in range(3):
+            reply = await should_rate_limit(wire, *both)
+        reply = await should_rate_limit(wire, *both)
+        assert [one.code for one in reply.statuses] == [OK, OVER_LIMIT]
+
+
+async def test_two_looks_at_one_bucket_need_one_token() -> None:
+    async with wired(World()) as wire:
+        await should_rate_limit(wire, descriptor(*USER), hits=9)
+        assert (await should_rate_limit(wire, LOOK, LOOK)).overall_code == OK
+        await should_rate_limit(wire, descriptor(*USER, hits=1))
+        reply = await should_rate_limit(wire, LOOK, LOOK)
+        assert headers_of(reply)["retry-after-ms"] == "500"
+
+
+async def test_hits_on_what_nobody_looks_at_must_fit() -> None:
+    """A cost that a request has from the start is refused whole, as ever."""
+    async with wired(World()) as wire:
+        await should_rate_limit(wire, descriptor(*ADDRESS, hits=0))
+        await should_rate_limit(wire, descriptor(*USER, hits=8))
+        over = await should_rate_limit(wire, descriptor(*USER, hits=3))
+        assert (over.overall_code, over.statuses[0].limit_remaining) == (OVER_LIMIT, 2)
+
+
+async def test_a_charge_is_taken_and_answered_as_a_look_before_it() -> None:
+    """Whoever is taken for somebody who charges is limited all the same: no hits open the gate."""
+    async with wired(World()) as wire:
+        told = wire.world.answers
+        wire.world.service._on_answer = told.append
+        await looked(wire)
+        codes = []
+        for _ in range(4):
+            reply = await should_rate_limit(wire, descriptor(*USER, hits=6))
+            codes.append(reply.overall_code)
+        assert codes == [OK, OK, OVER_LIMIT, OVER_LIMIT]
+        assert headers_of(reply)["retry-after-ms"] == str((14 + 1) * 500)
+        assert (told[-1].allowed, told[-1].tokens) == (True, 6)  # as metrics have it: it was taken
+        assert await looked(wire) == 7500
+
+
+async def test_a_charge_is_taken_although_others_are_refused() -> None:
+    async with wired(World()) as wire:
+        await looked(wire)
+        await should_rate_limit(wire, descriptor(*ADDRESS, hits=4))
+        reply = await should_rate_limit(wire, descriptor(*USER, hits=12), descriptor(*ADDRESS))
+        assert [one.code for one in reply.statuses] == [OK, OVER_LIMIT]
+        assert await looked(wire) == 1500
+
+
+async def test_a_policy_says_debt_or_fit() -> None:
+    table = {
+        ("user", word): Rule(word, [Limit("tokens", 10, 2, 1)], charge=word)
+        for word in ("debt", "fit")
+    }
+    async with wired(World(TableRules(table))) as wire:
+        for word, wanted in (("debt", [OK, OK]), ("fit", [OK, OVER_LIMIT])):
+            place = (("user", "u"), ("resource", word))
+            hits = [descriptor(*place, hits=hits) for hits in (9, 2)]
+            if word == "fit":  # though it is looked at
+                await should_rate_limit(wire, descriptor(*place, hits=0))
+            replies = [await should_rate_limit(wire, one) for one in hits]
+            assert [one.overall_code for one in replies] == wanted
+
+
+async def test_a_look_and_a_charge_while_the_store_is_away() -> None:
+    async with wired(World(fail_open=True)) as wire:
+        await looked(wire)
+        wire.world.goes_down()
+        for hits, code in ((0, OK), (30, OK), (0, OVER_LIMIT)):
+            reply = await should_rate_limit(wire, descriptor(*USER, hits=hits))
+            assert reply.overall_code == code
+            assert headers_of(reply)["x-ratelimit-degraded"] == "true"
+    async with wired(World()) as wire:
+        await looked(wire)
+        wire.world.goes_down()
+        for hits in (0, 5):
+            away = await should_rate_limit(wire, descriptor(*USER, hits=hits))
+            assert isinstance(away, ServiceError)
+            assert away.code is Code.STORAGE_UNAVAILABLE

@@ -29,6 +29,7 @@ PATHS = {
     "batch": "/v1/ratelimit/batch",
     "check_all": "/v1/ratelimit/acquire",
     "acquire": "/v1/leases",
+    "charge": "/v1/ratelimit/charge",
 }
 
 

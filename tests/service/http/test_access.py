@@ -30,6 +30,7 @@ BODIES: dict[str, Any] = {
         "namespace": "here",
     },
     "Acquire": ASK,
+    "Charge": ASK,
     "Change": {"tokens": 1, "namespace": "here"},
     "ChangeOrNothing": {"namespace": "here"},
     "NewEntity": {"id": "user:ann"},

@@ -297,6 +297,26 @@ def test_the_file_of_the_request_loads() -> None:
     assert found.runtime.store == "redis://localhost:6379/0?connections=50&timeout_ms=5000"
 
 
+def test_a_policy_says_what_becomes_of_charges() -> None:
+    lines = [
+        "rate_limits:",
+        "  - {name: a, scope: user, resource: r, capacity: 9, refill_rate: 1, charge: fit}",
+        "  - {name: b, scope: user, resource: r, capacity: 9, refill_rate: 1}",
+        "  - {name: c, scope: user, capacity: 9, refill_rate: 1, charge: debt}",
+        "  - {name: d, scope: ip, capacity: 9, refill_rate: 1}",
+    ]
+    found = good("\n".join(lines))
+    rules = [found.limits_for(*place) for place in (("user", "r"), ("user", "x"), ("ip", "r"))]
+    assert [one.charge for one in rules if one] == ["fit", "debt", None]
+    assert [one["charge"] for one in found.as_json()["rate_limits"]] == ["fit", None, "debt", None]
+    changed = good("\n".join(lines).replace("fit", "debt")).with_rules_of(found)
+    assert changed.limits_for("user", "r") is not rules[0]
+    assert changed.limits_for("user", "x") is rules[1]
+    lines[2] = lines[2].replace("1}", "1, charge: debt}")
+    (fault,) = faults("\n".join(lines))
+    assert "charge and an earlier one of the same scope and resource differ: 'fit'" in fault
+
+
 def test_more_policies_than_a_bucket_has_limits() -> None:
     line = "  - {{name: n{}, scope: user, resource: a, capacity: 10, refill_rate: 1}}\n"
     many = ["rate_limits:\n", *(line.format(number) for number in range(17))]
@@ -363,6 +383,8 @@ BAD_VALUES = [
         ("key_pattern", "fields like {ip_address}", ["'ip:{ip'", "'ip:{}'", "'ip:{a.b}'"]),
         ("key_pattern", "more than one field", ["'{a}:{b}'"]),
         ("key_pattern", "needs a field", ["'ip:all'"]),
+        ("charge", "must be debt or fit", ["never", "''"]),
+        ("charge", "must be text, not true or false", ["true"]),
     )
     for value in values
 ]  # fmt: skip
@@ -493,6 +515,7 @@ def test_as_json_tells_all_but_the_store() -> None:
         "name": "anybody", "scope": "user", "resource": None, "limit_name": "tokens",
         "limit": "tokens: 1/10s burst 150", "capacity": 150, "refill_amount": 1,
         "refill_period_seconds": 10, "shadow": False, "counts_tokens": False, "key_pattern": None,
+        "charge": None,
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000

@@ -114,6 +114,19 @@ class AcquireResult(NamedTuple):
     lease: LeaseResult | None
 
 
+class ChargeResult(NamedTuple):
+    """How the limits stand after a charge; refused where it had to fit and did not.
+
+    `charged` is False where it was refused, or had come before with the same idempotency key.
+    `wait_ms` is the time until there is something again, 0 where there is.
+    """
+
+    answer: CheckResult | CombinedResult
+    mode: str
+    charged: bool
+    wait_ms: int | None
+
+
 class HealthState(StrEnum):
     HEALTHY = "HEALTHY"
     DEGRADED = "DEGRADED"
@@ -308,6 +321,15 @@ def lease_body(answer: LeaseResult) -> dict[str, Any]:
 def acquire_body(answer: AcquireResult) -> dict[str, Any]:
     body = check_body(answer.check)
     return body if answer.lease is None else {**body, **lease_body(answer.lease)}
+
+
+def charge_body(answer: ChargeResult) -> dict[str, Any]:
+    found, wait_ms = answer.answer, answer.wait_ms
+    body = check_body(found) if isinstance(found, CheckResult) else combined_body(found)
+    wait_s = None if wait_ms is None else wait_ms / 1000
+    return {
+        **body, "mode": answer.mode, "charged": answer.charged, "retry_after_seconds": wait_s,
+    }  # fmt: skip
 
 
 def health_body(answer: HealthResult) -> dict[str, Any]:

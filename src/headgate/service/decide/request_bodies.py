@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, inspect
 
+from headgate.admin.reports import ONCE_LENGTH_MAX
 from headgate.core.limits import (
     AMOUNT_MAX,
     ENTITY_LENGTH_MAX,
@@ -169,6 +170,36 @@ class AcquireBody(AskingBody):
     namespace: Namespace | UnsetType = UNSET
     ttl_seconds: Annotated[int, Meta(ge=1, le=LEASE_TTL_S_MAX)] | UnsetType = UNSET
     on_expiry: Literal["refund", "keep"] | UnsetType = UNSET
+
+
+class ChargedDescriptorBody(RequestBody):
+    resource: Resource
+    scope: Scope | UnsetType = UNSET
+    identifier: Identifier | UnsetType = UNSET
+    entity: EntityId | UnsetType = UNSET
+    tokens: Amount | UnsetType = UNSET
+    amounts: Amounts | UnsetType = UNSET
+
+
+class ChargeBody(RequestBody):
+    """What was used, said afterwards. `debt` takes it whatever is there; `fit` only if it is.
+    Negative amounts give back. Name one `resource`, or several `descriptors`."""
+
+    identifier: Identifier | UnsetType = UNSET
+    scope: Scope | UnsetType = UNSET
+    entity: EntityId | UnsetType = UNSET
+    resource: Resource | UnsetType = UNSET
+    tokens: Amount | UnsetType = UNSET
+    amounts: Amounts | UnsetType = UNSET
+    metadata: Metadata | UnsetType = UNSET
+    endpoint: Endpoint | UnsetType = UNSET
+    namespace: Namespace | UnsetType = UNSET
+    descriptors: (
+        Annotated[list[ChargedDescriptorBody], Meta(min_length=1, max_length=DESCRIPTORS_MAX)]
+        | UnsetType
+    ) = UNSET
+    mode: Literal["debt", "fit"] | UnsetType = UNSET
+    idempotency_key: Annotated[str, text_meta(ONCE_LENGTH_MAX)] | UnsetType = UNSET
 
 
 class ChangeBody(RequestBody):

@@ -6,7 +6,7 @@ then on. `parse_*` do the same for values that are no body yet, such as those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -32,6 +32,8 @@ from headgate.service.decide.request_bodies import (
     BodyT,
     ChangeBody,
     ChangeOrNothingBody,
+    ChargeBody,
+    ChargedDescriptorBody,
     CheckBody,
     DescriptorBody,
     DescriptorsBody,
@@ -75,8 +77,9 @@ class CheckRequest(NamedTuple):
 
 class CheckDescriptor(NamedTuple):
     """One of several limits to pass at once. Without an identifier it is found in the request or
-    its metadata; `tokens` of 0 looks without taking. `limits` replace whatever is configured; no
-    client can send them, a wire that is trusted with limits (Envoy) sets them."""
+    its metadata. `tokens` of 0 look without taking, and those of a `charge` are taken whatever is
+    there, or given back where they are negative. `limits` replace whatever is configured. No client
+    can send any of these; a wire that is trusted with limits (Envoy) sets them."""
 
     scope: str
     resource: str
@@ -84,6 +87,7 @@ class CheckDescriptor(NamedTuple):
     tokens: int | None = None
     limits: tuple[Limit, ...] | None = None
     amounts: Mapping[str, int] | None = None
+    charge: bool = False
 
 
 class DescriptorsRequest(NamedTuple):
@@ -120,6 +124,32 @@ class AcquireRequest(NamedTuple):
     on_expiry: Literal["refund", "keep"] = "refund"
     namespace: str = DEFAULT_NAMESPACE
     endpoint: str | None = None
+
+
+class ChargedDescriptor(NamedTuple):
+    """One of several buckets to charge, by `tokens` or by amounts per limit name."""
+
+    scope: str
+    resource: str
+    identifier: str | None = None
+    tokens: int | None = None
+    amounts: Mapping[str, int] | None = None
+
+
+class ChargeRequest(NamedTuple):
+    """What was used, said afterwards; negative amounts give back. Without a `mode` the policies say
+    it. `is_single`: it was asked as a check is, and is answered like one."""
+
+    descriptors: tuple[ChargedDescriptor, ...]
+    is_single: bool = False
+    scope: str = DEFAULT_SCOPE
+    identifier: str | None = None
+    tokens: int | None = None
+    metadata: Mapping[str, str] = NO_METADATA
+    namespace: str = DEFAULT_NAMESPACE
+    endpoint: str | None = None
+    mode: Literal["debt", "fit"] | None = None
+    idempotency_key: str | None = None
 
 
 class ChangeRequest(NamedTuple):
@@ -178,22 +208,31 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
     check_values(msgspec.to_builtins(body), DescriptorsBody)
-    descriptors: list[CheckDescriptor] = []
+    descriptors = _descriptors(CheckDescriptor, body.descriptors)
+    return _request(DescriptorsRequest, body, descriptors=descriptors)
+
+
+def _descriptors(
+    kind: Callable[..., RequestT], bodies: Sequence[DescriptorBody | ChargedDescriptorBody]
+) -> tuple[RequestT, ...]:
+    found: list[RequestT] = []
     try:
-        for one in body.descriptors:
-            descriptors.append(_descriptor(one))  # noqa: PERF401  # errors count them
+        for one in bodies:
+            found.append(_descriptor(kind, one))  # noqa: PERF401  # errors count them
     except ServiceError as error:
-        raise invalid(f"descriptors[{len(descriptors)}].{error.field}", error.detail) from None
-    return _request(DescriptorsRequest, body, descriptors=tuple(descriptors))
+        raise invalid(f"descriptors[{len(found)}].{error.field}", error.detail) from None
+    return tuple(found)
 
 
-def _descriptor(body: DescriptorBody) -> CheckDescriptor:
+def _descriptor(
+    kind: Callable[..., RequestT], body: DescriptorBody | ChargedDescriptorBody
+) -> RequestT:
     names = {}
     if body.entity is not UNSET:
         names = {"scope": BY_NAME, "identifier": _entity(body)}
     elif body.scope is UNSET:
         raise invalid("scope", "is missing; say a scope, or an entity in place of it")
-    return _request(CheckDescriptor, body, amounts=_amounts(body), **names)
+    return _request(kind, body, amounts=_amounts(body), **names)
 
 
 def acquire_request(body: AcquireBody) -> AcquireRequest:
@@ -206,6 +245,28 @@ def acquire_request(body: AcquireBody) -> AcquireRequest:
         identifier = _global_identifier(body, scope)
     amounts = _amounts(body)
     return _request(AcquireRequest, body, scope=scope, identifier=identifier, amounts=amounts)
+
+
+def charge_request(body: ChargeBody) -> ChargeRequest:
+    """A charge of one bucket, or of several by `descriptors`."""
+    check_values(msgspec.to_builtins(body), ChargeBody)
+    if body.descriptors is UNSET:
+        if body.resource is UNSET:
+            raise invalid("resource", "is missing; name it, or give descriptors")
+        scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+        identifier = body.identifier
+        if body.entity is not UNSET:
+            scope, identifier = BY_NAME, _entity(body)
+        elif identifier is UNSET:
+            identifier = _global_identifier(body, scope)
+        amounts = _amounts(body)
+        one = ChargedDescriptor(scope, body.resource, identifier, None, amounts)
+        return _request(ChargeRequest, body, descriptors=(one,), is_single=True)
+    for name in ("resource", "amounts", "entity"):
+        if getattr(body, name) is not UNSET:
+            raise invalid(name, "and descriptors are both given; say it in each descriptor")
+    descriptors = _descriptors(ChargedDescriptor, body.descriptors)
+    return _request(ChargeRequest, body, descriptors=descriptors)
 
 
 def change_request(lease_id: object, body: ChangeBody | ChangeOrNothingBody) -> ChangeRequest:
@@ -230,6 +291,7 @@ parse_peek = _parser(PeekBody, check_request)
 parse_batch = _parser(BatchBody, batch_request)
 parse_descriptors = _parser(DescriptorsBody, descriptors_request)
 parse_acquire = _parser(AcquireBody, acquire_request)
+parse_charge = _parser(ChargeBody, charge_request)
 
 
 def parse_adjust(lease_id: object, values: object) -> ChangeRequest:
@@ -252,9 +314,10 @@ def parse_field(name: str, value: object, kind: Any) -> str:
 
 
 def entities_of(request: Any, rules: Rules) -> Iterator[str]:
-    """The ids of all that a check, a batch, descriptors or an acquire touch."""
-    if isinstance(request, DescriptorsRequest):
-        for index, asked in enumerate(request.descriptors):
+    """The ids of all that a check, a batch, descriptors, an acquire or a charge touch."""
+    if isinstance(request, (DescriptorsRequest, ChargeRequest)):
+        descriptors: Sequence[CheckDescriptor | ChargedDescriptor] = request.descriptors
+        for index, asked in enumerate(descriptors):
             yield entity_id_in(asked.scope, identifier_of(rules, request, index))
         return
     for one in request.requests if isinstance(request, BatchRequest) else (request,):
@@ -262,26 +325,35 @@ def entities_of(request: Any, rules: Rules) -> Iterator[str]:
 
 
 def check_amounts(
-    most: int, tokens: int | None, amounts: Mapping[str, int] | None, where: str = ""
+    most: int,
+    tokens: int | None,
+    amounts: Mapping[str, int] | None,
+    where: str = "",
+    *,
+    signed: bool = False,
 ) -> None:
-    """Raises where more is asked at once than the service takes."""
-    if tokens is not None and tokens > most:
-        raise invalid(f"{where}tokens", f"must be a whole number from 1 to {most}")
+    """Raises where more is asked at once than the service takes, or given back where `signed`."""
+    if tokens is not None and abs(tokens) > most:
+        least = -most if signed else 1
+        raise invalid(f"{where}tokens", f"must be a whole number from {least} to {most}")
     if amounts is None:
         return
     for name, amount in amounts.items():
-        if amount > most:
-            raise invalid(f"{where}amounts.{name}", f"must be a whole number from 0 to {most}")
+        if abs(amount) > most:
+            least = -most if signed else 0
+            raise invalid(
+                f"{where}amounts.{name}", f"must be a whole number from {least} to {most}"
+            )
 
 
-def identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
+def identifier_of(rules: Rules, request: DescriptorsRequest | ChargeRequest, index: int) -> str:
     """The descriptor's own identifier, else the request's where it is of that scope, else the
     metadata entry that names the scope's.
 
     An identifier of another scope is never used: limiting an address by a user's name would give
     every user a fresh one.
     """
-    one = request.descriptors[index]
+    one: CheckDescriptor | ChargedDescriptor = request.descriptors[index]
     if one.identifier is not None:
         return one.identifier
     if one.scope == request.scope and request.identifier is not None:
@@ -316,7 +388,7 @@ def _request(kind: Callable[..., RequestT], body: msgspec.Struct, **made: Any) -
     return kind(**{name: one for name, one in values.items() if one is not UNSET} | made)
 
 
-def _global_identifier(body: AskingBody, scope: str) -> str:
+def _global_identifier(body: AskingBody | ChargeBody, scope: str) -> str:
     """For a request without a usable identifier: only the scope global needs none."""
     if body.identifier is not UNSET:
         raise body_error(body)
@@ -325,7 +397,7 @@ def _global_identifier(body: AskingBody, scope: str) -> str:
     return GLOBAL_SCOPE
 
 
-def _entity(body: AskingBody | DescriptorBody) -> str:
+def _entity(body: AskingBody | DescriptorBody | ChargeBody | ChargedDescriptorBody) -> str:
     """Whom a body names by an entity's id, which stands alone."""
     entity = body.entity
     if body.identifier is not UNSET or body.scope is not UNSET:
@@ -349,7 +421,12 @@ def is_limit_name(name: str) -> bool:
 
 
 def _amounts(
-    body: AskingBody | DescriptorBody | ChangeBody | ChangeOrNothingBody,
+    body: AskingBody
+    | DescriptorBody
+    | ChangeBody
+    | ChangeOrNothingBody
+    | ChargeBody
+    | ChargedDescriptorBody,
 ) -> dict[str, int] | None:
     if body.amounts is not UNSET and body.tokens is not UNSET:
         raise invalid("amounts", "and tokens are both given; say one of them")

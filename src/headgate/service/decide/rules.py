@@ -33,6 +33,7 @@ BUILTIN_SCOPES = frozenset({"user", "ip", "api_key", "global"})
 IDENTIFIER_KEYS = {"user": "user_id", "ip": "ip_address", "api_key": "api_key"}
 
 EXACT, SCOPE, GLOBAL = "exact", "scope", "global"
+DEBT, FIT = "debt", "fit"
 
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -43,10 +44,11 @@ class Rule:
 
     `level` says how it was found: "exact" (scope and resource), "scope" (the scope's default) or
     "global". A shadow rule decides and records but never refuses. `counts` names the limits that
-    `tokens` means where there are several.
+    `tokens` means where there are several. `charge` says what becomes of a charge that does not
+    fit: DEBT, FIT, or None where the policies leave it open.
     """
 
-    __slots__ = ("counts", "defaults", "labels", "level", "limits", "name", "shadow")
+    __slots__ = ("charge", "counts", "defaults", "labels", "level", "limits", "name", "shadow")
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Rule:
         level: str = EXACT,
         counts: tuple[str, ...] = (),
         labels: Mapping[str, str] = NO_LABELS,
+        charge: str | None = None,
     ) -> None:
         if level not in (EXACT, SCOPE, GLOBAL):
             raise ValidationError("level", level, f"must be {EXACT!r}, {SCOPE!r} or {GLOBAL!r}")
@@ -67,6 +70,7 @@ class Rule:
         self.level = level
         self.counts = counts
         self.labels = labels
+        self.charge = charge
         self.defaults = Defaults(self.limits, whole=True)
 
     def __repr__(self) -> str:
@@ -230,7 +234,7 @@ class Target:
         if amounts is not None:
             return max(amounts.values()), amounts
         if tokens is None:
-            tokens = 1 if endpoint is None else rules.cost_of(endpoint) or 1
+            tokens = cost_of_call(rules, endpoint)
         return tokens, Tokens(tokens, self.counts, every=every)
 
     def frame_for(self, terms: Terms) -> LimitConstants | None:
@@ -285,6 +289,11 @@ def rule_by_name(rules: Rules, entity_id: str, resource: str) -> Rule | None:
     """The rule of an entity that a request names by its id: its scope's, or none."""
     scope = scope_of_entity(rules, entity_id)
     return None if scope == BY_NAME else rules.limits_for(scope, resource)
+
+
+def cost_of_call(rules: Rules, endpoint: str | None) -> int:
+    """What a call takes that does not say how much."""
+    return 1 if endpoint is None else rules.cost_of(endpoint) or 1
 
 
 def is_known_scope(rules: Rules, scope: str) -> bool:

@@ -8,7 +8,7 @@ and "the store is away"; whatever else is wrong is raised as ServiceError, and n
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 
 from headgate.core.bucket import MILLI
@@ -36,6 +36,7 @@ from headgate.repository import Repository, layer_switches
 from headgate.service.decide.answers import (
     AcquireResult,
     Admission,
+    ChargeResult,
     CheckResult,
     CombinedResult,
     HealthResult,
@@ -47,6 +48,7 @@ from headgate.service.decide.answers import (
     with_explain_link,
 )
 from headgate.service.decide.batch import decide_each
+from headgate.service.decide.charges import charge, decide_hits
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import (
     STORE_RETRY_MS,
@@ -59,6 +61,7 @@ from headgate.service.decide.requests import (
     AcquireRequest,
     BatchRequest,
     ChangeRequest,
+    ChargeRequest,
     CheckRequest,
     DescriptorsRequest,
     check_amounts,
@@ -217,12 +220,12 @@ class Service:
         namespace: str,
     ) -> CheckResult:
         """The whole answer to a check, told to whoever counts."""
-        answer = self._result(ruling, 0, target, amounts, dry_run, namespace)
+        answer = self.part_result(ruling, 0, target, amounts, dry_run, namespace)
         if self._on_answer is not None:
             self._on_answer(answer)
         return answer
 
-    def _result(
+    def part_result(
         self,
         ruling: DecisionOrError,
         part: int,
@@ -270,7 +273,7 @@ class Service:
         try:
             ns = await self.namespace(namespace)
             wants = [
-                await self._engine_request(ns, target, amounts, limits)
+                await self.engine_request(ns, target, amounts, limits)
                 for target, amounts, limits in asked
             ]
             ruling = await ns.engine.consume(wants, dry_run=request.dry_run)
@@ -278,16 +281,29 @@ class Service:
             ruling = error
         whole = combine(
             [
-                self._result(ruling, part, target, amounts, request.dry_run, namespace)
+                self.part_result(ruling, part, target, amounts, request.dry_run, namespace)
                 for part, (target, amounts, _) in enumerate(asked)
             ]
         )
-        if self._on_answer is not None:
-            for result in whole.results:  # one that alone had room took nothing if another refused
-                self._on_answer(result if whole.allowed else result._replace(allowed=False))
+        self.tell(whole.results, whole.allowed)
         return whole
 
-    async def _engine_request(
+    async def charge(self, request: ChargeRequest) -> ChargeResult:
+        """Takes what was used, known afterwards: into debt, or (as was asked) only if it fits."""
+        return await charge(self, request)
+
+    async def decide_hits(self, request: DescriptorsRequest) -> CombinedResult:
+        """`check_all` with descriptors among them that look without taking, or charge."""
+        return await decide_hits(self, request)
+
+    def tell(self, results: Iterable[CheckResult], allowed: bool) -> None:
+        """Results of one request, told to whoever counts: one that alone had room took nothing if
+        another refused."""
+        if self._on_answer is not None:
+            for result in results:
+                self._on_answer(result if allowed else result._replace(allowed=False))
+
+    async def engine_request(
         self, ns: NamespaceService, target: Target, amounts: Amounts, limits: ChosenLimits
     ) -> Request:
         entity_id, resource, chosen = target.entity_id, target.resource, limits or target.chosen
@@ -344,7 +360,7 @@ class Service:
         await self.leases.ensure_capacity()
         try:
             ns = await self.namespace(namespace)
-            want = await self._engine_request(ns, target, amounts, None)
+            want = await self.engine_request(ns, target, amounts, None)
             ruling = await ns.engine.consume((want,))
         except HeadgateError as error:
             return AcquireResult(self.conclude(error, target, amounts, False, namespace), None)

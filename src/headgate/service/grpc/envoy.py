@@ -21,7 +21,12 @@ import msgspec
 
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import Headers
-from headgate.core.limits import PERIOD_SECONDS_MAX, Limit, parse_namespace, parse_resource
+from headgate.core.limits import (
+    PERIOD_SECONDS_MAX,
+    Limit,
+    parse_namespace,
+    parse_resource,
+)
 from headgate.service.decide.answers import (
     CheckResult,
     CombinedResult,
@@ -29,6 +34,7 @@ from headgate.service.decide.answers import (
     reason_for,
     tightest_of,
 )
+from headgate.service.decide.charges import Looked
 from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
 from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, Namespace
 from headgate.service.decide.requests import (
@@ -39,6 +45,7 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.rules import (
     BUILTIN_SCOPES,
+    DEBT,
     TOKENS,
     Rules,
     entity_id_of,
@@ -298,6 +305,7 @@ class RateLimitServiceCalls:
         self._undecided = program.options.envoy_undecided
         self._metrics = program.metrics
         self._logged: set[str] = set()
+        self._looked = Looked()
 
     def calls(self) -> dict[str, GrpcCall]:
         call = GrpcCall(self.should_rate_limit, pb.RateLimitRequest, self.answer, wire="rls")
@@ -313,7 +321,7 @@ class RateLimitServiceCalls:
             raise invalid("descriptors", "are missing; a route's rate_limits make them")
         usual = message.hits_addend or 1
         rules = self._service.rules
-        hits = [self._hit(rules, one, usual) for one in message.descriptors]
+        hits = [self._hit(rules, namespace, one, usual) for one in message.descriptors]
         caller.permit(namespace, _entities_of, hits)
         try:
             return await self._decide(namespace, hits)
@@ -367,11 +375,11 @@ class RateLimitServiceCalls:
         if len(known) > DESCRIPTORS_MAX:
             raise invalid("descriptors", f"are more than {DESCRIPTORS_MAX}")
         most = self._service.settings.amount_max
-        if any((hit.tokens or 0) > most for hit in known):
+        if any(abs(hit.tokens or 0) > most for hit in known):
             raise _too_large(f"at most {most} hits can be asked at a time")
         if any(hit.limits == () for hit in known):
             raise _too_large("the descriptor's own limit is 0")
-        answer = await self._service.check_all(
+        answer = await self._service.decide_hits(
             DescriptorsRequest(tuple(known), namespace=namespace, every=True)
         )
         if answer.code is Code.STORAGE_UNAVAILABLE:
@@ -379,16 +387,15 @@ class RateLimitServiceCalls:
         return decision_reply(answer, hits, self._service.clock())
 
     def _hit(
-        self, rules: Rules, descriptor: ratelimit_pb2.RateLimitDescriptor, usual: int
+        self,
+        rules: Rules,
+        namespace: str,
+        descriptor: ratelimit_pb2.RateLimitDescriptor,
+        usual: int,
     ) -> CheckDescriptor | None:
         """What a descriptor asks; None where nothing is known about it."""
         entries = [(text_of(entry.key), text_of(entry.value)) for entry in descriptor.entries]
         target = self._mapping.target_of(entries)
-        tokens = usual
-        if descriptor.is_negative_hits:
-            tokens = 0  # tokens come back through leases alone, which know what was taken
-        elif descriptor.HasField("hits_addend"):
-            tokens = descriptor.hits_addend.value
         limits = _override(descriptor)
         if target is None or (
             target.scope not in BUILTIN_SCOPES and target.scope not in rules.scopes
@@ -396,7 +403,25 @@ class RateLimitServiceCalls:
             if limits is None:
                 return None
             target = self._mapping.override_target_of(entries)
-        return CheckDescriptor(target.scope, target.resource, target.identifier, tokens, limits)
+            kind, said = "|".join(key for key, _ in entries), None
+        else:
+            rule = rules.limits_for(target.scope, target.resource)
+            kind, said = target.scope, None if rule is None else rule.charge
+        given = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else usual
+        tokens = -given if descriptor.is_negative_hits else given
+        is_charge = self._is_charge((namespace, kind, target.resource), tokens, said)
+        return CheckDescriptor(
+            target.scope, target.resource, target.identifier, tokens, limits, charge=is_charge
+        )
+
+    def _is_charge(self, kind: tuple[str, str, str], tokens: int, said: str | None) -> bool:
+        """Whether hits are what a stream has cost, not what a request asks for. Envoy does not say
+        at which end of a stream it asks. Its way to charge at the end is to look at the beginning,
+        with no hits: so hits on what is looked at are charges, unless the policy has said it."""
+        if tokens == 0:
+            self._looked.note(kind)
+            return False
+        return tokens < 0 or said == DEBT or (said is None and kind in self._looked)
 
     async def _with_limits(self, namespace: str, hits: Hits) -> list[CheckDescriptor | None]:
         """The hits without those that nobody gave a limit."""

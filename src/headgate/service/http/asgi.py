@@ -342,6 +342,9 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
             read(bodies.DescriptorsBody, requests.descriptors_request), service.check_all,
             messages.combined_reply,
         ),
+        "/v1/ratelimit/charge": HotRoute(
+            read(bodies.ChargeBody, requests.charge_request), service.charge, messages.charge_reply
+        ),
         "/v1/leases": HotRoute(
             read(bodies.AcquireBody, requests.acquire_request), service.acquire,
             messages.acquire_reply,

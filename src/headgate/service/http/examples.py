@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.service.decide import answers
-from headgate.service.decide.answers import AcquireResult, CheckResult, LeaseResult, LeaseState
+from headgate.service.decide.answers import (
+    AcquireResult,
+    ChargeResult,
+    CheckResult,
+    LeaseResult,
+    LeaseState,
+)
 from headgate.service.decide.problems import Code, ServiceError, problem_body
 
 _AT_MS = 1_767_225_600_000
@@ -83,6 +89,10 @@ REQUESTS: dict[str, Any] = {
         ],
     },
     "Acquire": {"identifier": "ann", "resource": "api.search", "tokens": 1, "ttl_seconds": 300},
+    "Charge": {
+        "identifier": "ann", "resource": "api.search", "tokens": 12,
+        "idempotency_key": "stream-7f3a",
+    },
     "Change": {"amounts": {"tokens": 2}},
     "ChangeOrNothing": {"amounts": {"tokens": 1}},
     "NewEntity": {
@@ -104,6 +114,7 @@ ANSWERS: dict[str, Any] = {
     "CombinedAnswer": answers.combined_body(
         answers.combine([_DECIDED, _DECIDED._replace(scope="global", tokens_remaining=998)])
     ),
+    "ChargeAnswer": answers.charge_body(ChargeResult(_DECIDED, "debt", True, 0)),
     "Lease": answers.acquire_body(AcquireResult(_DECIDED, _LEASE)),
     "LeaseState": answers.lease_body(_LEASE),
     "Namespace": _NAMESPACE,

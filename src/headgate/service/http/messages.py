@@ -161,6 +161,12 @@ def acquire_reply(answer: answers.AcquireResult) -> Reply:
     return status, answers.acquire_body(answer), check_headers(answer.check)
 
 
+def charge_reply(answer: answers.ChargeResult) -> Reply:
+    found = answer.answer
+    headers = check_headers(found) if isinstance(found, CheckResult) else combined_headers(found)
+    return found.http_status, answers.charge_body(answer), headers
+
+
 def lease_reply(answer: answers.LeaseResult) -> Reply:
     return 200, answers.lease_body(answer), NO_HEADERS
 

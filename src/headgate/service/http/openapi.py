@@ -181,6 +181,12 @@ ANSWERS: dict[str, Schema] = {
         blocking=_PLACE,
         most_restrictive=_PLACE,
     ),
+    # With `results` and the rest of a CombinedAnswer where descriptors were charged.
+    "ChargeAnswer": answer(
+        f"{_DECISION} charged:flag",
+        mode={"enum": ["debt", "fit"]},
+        retry_after_seconds={"type": ["number", "null"]},
+    ),
     "Lease": answer(_DECISION, **_LEASE),
     "LeaseState": answer("degraded:flag", **_LEASE),
     "LeaseStatus": {"type": "string", "enum": [one.value for one in LeaseState]},

@@ -60,6 +60,11 @@ HOT = (
         tag="limits",
     ),
     Endpoint(
+        "POST", "/v1/ratelimit/charge", "Take what was used, known afterwards; may go into debt",
+        CHECK, entity, None, body=bodies.ChargeBody, answer="ChargeAnswer", problems=DECIDED,
+        tag="limits",
+    ),
+    Endpoint(
         "POST", "/v1/leases", "Take tokens with a lease: adjust, settle or release them later",
         CHECK, entity, None, body=bodies.AcquireBody, answer="Lease", status=201, problems=DECIDED,
         tag="leases",

@@ -23,7 +23,7 @@ from headgate.declare.yaml_fields import (
 )
 from headgate.layers.breaker import BreakerConfig
 from headgate.repository import layer_switches
-from headgate.service.decide.rules import SCOPE_LENGTH_MAX, TOKENS, is_scope
+from headgate.service.decide.rules import DEBT, FIT, SCOPE_LENGTH_MAX, TOKENS, is_scope
 
 ENDPOINT_LENGTH_MAX = 256
 PATTERN_LENGTH_MAX = 256
@@ -43,7 +43,9 @@ class Policy:
     `limit` has the burst in its capacity, and is soft where the policy is in shadow: it records
     what it would have refused. `label` is what headers and answers call it: the policy's name, and
     the limit's too where the entry lists several. Where several policies are limits of one bucket,
-    a request's tokens are of those with `counts_tokens`.
+    a request's tokens are of those with `counts_tokens`. `charge` says whether what is charged
+    afterwards goes into debt or must fit; None leaves it to how it is asked
+    (docs/adr/0025-charges.md).
     """
 
     name: str
@@ -53,6 +55,7 @@ class Policy:
     key_pattern: str | None = None
     counts_tokens: bool = False
     label: str = ""
+    charge: str | None = None
 
     @property
     def shadow(self) -> bool:
@@ -96,6 +99,12 @@ def parse_endpoint(text: str) -> str:
     return text
 
 
+def parse_charge(text: str) -> str:
+    if text not in (DEBT, FIT):
+        raise ValidationError("charge", text, f"must be {DEBT} or {FIT}")
+    return text
+
+
 def fields_of(pattern: str | None) -> list[str]:
     """The fields of a key pattern that say who is limited."""
     found = _PATTERN_FIELD.findall(pattern or "")
@@ -131,7 +140,7 @@ _AMOUNTS = ("capacity", "refill_rate", "burst_multiplier", "shadow")
 _WORDED = ("limit", "limits")  # in the grammar of every other list of limits
 _POLICY = (
     "name", "scope", "resource", *_WORDED, "limit_name", *_AMOUNTS, "counts_tokens", "key_pattern",
-    "min_refill_interval_ms",
+    "charge", "min_refill_interval_ms",
 )  # fmt: skip
 _SECTIONS = ("rate_limits", "token_costs", "runtime")
 _RUNTIME = ("fail_open", "circuit_breaker", "store", "redis", "default_limit")
@@ -214,6 +223,7 @@ class _PolicyDecoder:
         self._warnings = warnings
         self._names: dict[str, int] = {}
         self._limits: dict[tuple[str, str | None], dict[str, int]] = {}  # and the line of each
+        self._charges: dict[tuple[str, str | None], str] = {}
 
     def rate_limits(self, node: Node, section: str) -> None:
         for item in self.reader.items(node, section, RULES_MAX):
@@ -237,13 +247,16 @@ class _PolicyDecoder:
                 given["limit_name"], "limits have names of their own; leave limit_name out"
             )
         counts = bool(value_of(given, "counts_tokens", reader.switch, usual=False))
+        charge = value_of(given, "charge", reader.text, parse_charge)
         limits = (self._worded if worded else self._plain)(given, limit_name or TOKENS)
         if scope is None or name is None or not limits:
             return []
         found = []
         for limit in limits:
             label = name if len(limits) == 1 else f"{name}.{limit.name}"
-            found.append(Policy(name, scope, resource, limit, pattern, counts, label))
+            found.append(Policy(name, scope, resource, limit, pattern, counts, label, charge))
+        if charge is not None:
+            self._charge(given["charge"], found[0])
         if pattern is not None:
             self._identifier(given["key_pattern"], found[0])
         is_named = limit_name is not None or "limits" in given
@@ -313,6 +326,15 @@ class _PolicyDecoder:
             known = keys[policy.scope] or "identifier"
             self.reader.fault(
                 node, f"key_pattern and an earlier one of scope {policy.scope} differ: {known!r}"
+            )
+
+    def _charge(self, node: Node, policy: Policy) -> None:
+        """A charge is taken of all limits of a bucket, or of none."""
+        place = (policy.scope, policy.resource)
+        known = self._charges.setdefault(place, policy.charge or "")
+        if known != policy.charge:
+            self.reader.fault(
+                node, f"charge and an earlier one of the same scope and resource differ: {known!r}"
             )
 
     def _add_limit(self, node: Node, policy: Policy, *, is_named: bool) -> Policy:

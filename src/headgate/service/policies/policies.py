@@ -228,6 +228,7 @@ def _rules(policies: Sequence[Policy]) -> dict[tuple[str, str | None], Rule]:
             level=EXACT if place[1] is not None else SCOPE,
             counts=tuple(policy.limit.name for policy in group if policy.counts_tokens),
             labels={policy.limit.name: policy.label for policy in group},
+            charge=next((policy.charge for policy in group if policy.charge), None),
         )
         for place, group in together.items()
     }
@@ -239,7 +240,7 @@ def _contents(rule: Rule | None) -> tuple[Any, ...]:
 
 def _known_by(rule: Rule) -> tuple[Any, ...]:
     labels = tuple(rule.label(limit.name) for limit in rule.limits)
-    return rule.name, rule.limits, rule.shadow, rule.level, rule.counts, labels
+    return rule.name, rule.limits, rule.shadow, rule.level, rule.counts, rule.charge, labels
 
 
 def _limit_as_json(limit: Limit) -> dict[str, Any]:
@@ -261,6 +262,7 @@ def policy_as_json(policy: Policy) -> dict[str, Any]:
         **_limit_as_json(policy.limit),
         "counts_tokens": policy.counts_tokens,
         "key_pattern": policy.key_pattern,
+        "charge": policy.charge,
     }
 
 

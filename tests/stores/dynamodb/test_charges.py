@@ -1,0 +1,15 @@
+"""Charges on a real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stores.charge_suite import charge_and_give_back
+from tests.stores.dynamodb.test_calls import url
+
+__all__ = ["url"]
+
+
+@pytest.mark.parametrize("cost", [5, 1_000_000])
+async def test_a_charge(url: str, cost: int) -> None:
+    await charge_and_give_back(url, cost)

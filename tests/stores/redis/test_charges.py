@@ -1,0 +1,12 @@
+"""Charges on a real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stores.charge_suite import charge_and_give_back
+
+
+@pytest.mark.parametrize("cost", [5, 1_000_000])
+async def test_a_charge(redis_url: str, cost: int) -> None:
+    await charge_and_give_back(redis_url, cost)
