@@ -43,7 +43,7 @@ BUDGETS = {
     "declare": 728,
     "integrations": 2202,
     "layers": 1389,
-    "service": 12690,
+    "service": 12714,
     "stores": 13624,
     "testing": 1853,
     "transport": 1840,
@@ -73,6 +73,8 @@ def test_modules_and_functions_fit(path: Path) -> None:
     assert text.count("\n") <= LINES_MAX, "it is two things: split it"
     tree = tree_of(path)
     assert ast.get_docstring(tree), "the first line of a module says what it is for"
+    if "_pb2" in path.stem:
+        return  # generated: its functions are as long as there are calls
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             assert node.end_lineno is not None

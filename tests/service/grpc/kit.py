@@ -63,10 +63,12 @@ CALLS: dict[str, tuple[str, Any]] = {
     "batch": ("BatchCheckRateLimit", pb.BatchCheckRateLimitRequest),
     "check_all": ("CheckAll", pb.CheckAllRequest),
     "acquire": ("Acquire", pb.AcquireRequest),
+    "charge": ("Charge", pb.ChargeRequest),
     "adjust": ("Adjust", pb.LeaseRequest),
     "settle": ("Settle", pb.LeaseRequest),
     "release": ("Release", pb.LeaseRequest),
 }
+MODES = {"debt": pb.CHARGE_MODE_DEBT, "fit": pb.CHARGE_MODE_FIT}
 OUTCOMES = {"refund": pb.ON_EXPIRY_REFUND, "keep": pb.ON_EXPIRY_KEEP}
 
 
@@ -77,6 +79,8 @@ def message_of(verb: str, values: Any) -> Any:
     given = dict(values)
     if "on_expiry" in given:
         given["on_expiry"] = OUTCOMES.get(given["on_expiry"], 7)
+    if "mode" in given:
+        given["mode"] = MODES.get(given["mode"], 7)
     return CALLS[verb][1](**given)
 
 

@@ -26,6 +26,7 @@ def requests(namespace: str) -> dict[str, Any]:
         "batch": {"requests": [ASK], **place},
         "check_all": {"descriptors": [{"scope": "user", **ASK}], **place},
         "acquire": {**ASK, **place},
+        "charge": {**ASK, **place},
         "adjust": {"lease_id": "none", "tokens": 1, **place},
         "settle": {"lease_id": "none", **place},
         "release": {"lease_id": "none", **place},

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from headgate.core.errors import ValidationError
+from headgate.layers.breaker import BreakerOpen
 from headgate.service.decide.problems import Code
 from headgate.service.grpc.guard import GrpcSettings, Tls
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
@@ -51,6 +52,51 @@ async def test_a_lease_from_acquire_to_settle() -> None:
         assert (refused.check.allowed, refused.check.retry_after_seconds) == (False, 0.5)
         assert refused.check.error.code == "RATE_LIMIT_EXCEEDED"
         assert not refused.HasField("lease")
+
+
+async def test_charges() -> None:
+    async with wired(World()) as wire:
+        found = await sent(wire, "charge", ask(tokens=13, idempotency_key="a"))
+        assert (found.charged, found.mode) == (True, pb.CHARGE_MODE_DEBT)
+        assert (found.check.tokens_remaining, found.retry_after_seconds) == (-3, 2.0)
+        again = await sent(wire, "charge", ask(tokens=13, idempotency_key="a"))
+        assert (again.charged, again.check.tokens_remaining) == (False, -3)
+        back = await sent(wire, "charge", ask(amounts={"tokens": -5}))
+        assert (back.check.tokens_remaining, back.retry_after_seconds) == (2, 0)
+        assert back.HasField("retry_after_seconds")
+        refused = await sent(wire, "charge", ask(tokens=3, mode="fit"))
+        assert (refused.charged, refused.mode) == (False, pb.CHARGE_MODE_FIT)
+        assert (refused.check.error.code, refused.retry_after_seconds) == (
+            "RATE_LIMIT_EXCEEDED",
+            0.5,
+        )
+        both = [
+            {"entity": "user:ann", "resource": "counted"},
+            {"scope": "user", "resource": "once", "identifier": "ann"},
+        ]
+        many = await sent(wire, "charge", {"descriptors": both, "tokens": 4})
+        assert [one.tokens_remaining for one in many.combined.results] == [999_996, -1]
+        assert not many.HasField("retry_after_seconds")  # one of them never refills
+
+
+async def test_charge_problems() -> None:
+    async with wired(World()) as wire:
+        await sent(wire, "charge", ask(tokens=1))
+        for values, code, field in (
+            (ask(resource="chat", tokens=1), Code.INVALID_REQUEST, "tokens"),
+            (ask(mode="later"), Code.INVALID_REQUEST, "mode"),
+            (ask(tokens=-2_000_001), Code.INVALID_REQUEST, "tokens"),
+            (ask(mode="fit", idempotency_key="a"), Code.INVALID_REQUEST, "idempotency_key"),
+            (ask(amounts={"tokens": 11}, mode="fit"), Code.DEMAND_TOO_LARGE, "amounts.tokens"),
+        ):
+            found = await sent(wire, "charge", values)
+            assert (found.code, found.field) == (code, field)
+        wire.world.goes_down()  # it may have been charged: a client repeats what is UNAVAILABLE
+        gone = await sent(wire, "charge", ask(tokens=1))
+        assert (gone.code, gone.retry_after_ms) == (Code.DEADLINE_EXCEEDED, 1000)
+        wire.world.goes_down(BreakerOpen(0, 5, None))  # nothing is sent then
+        away = await sent(wire, "charge", ask(tokens=1))
+        assert away.code is Code.STORAGE_UNAVAILABLE
 
 
 async def test_lease_problems() -> None:

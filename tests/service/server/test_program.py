@@ -94,6 +94,10 @@ def test_how_much_may_be_asked_at_once_is_an_option_and_in_the_document() -> Non
             fields = schemas[name]["properties"]
             assert fields["tokens"]["maximum"] == wanted
             assert fields["amounts"]["additionalProperties"]["maximum"] == wanted
+        for name in ("Charge", "ChargedDescriptor"):
+            fields = schemas[name]["properties"]
+            for number in (fields["tokens"], fields["amounts"]["additionalProperties"]):
+                assert (number["minimum"], number["maximum"]) == (-wanted, wanted)
     for wrong in ("0", "-1", "x", str(most + 1), "9" * 40):
         with pytest.raises(SystemExit):
             built("--store", "memory://", "--amount-max", wrong)

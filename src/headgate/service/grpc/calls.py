@@ -15,6 +15,7 @@ from headgate.service.decide import requests
 from headgate.service.decide.answers import (
     DEGRADED_WARNING,
     AcquireResult,
+    ChargeResult,
     CheckResult,
     CombinedResult,
     HealthResult,
@@ -93,7 +94,10 @@ def _key(name: str, value: str | bytes) -> str:
 
 _TIME_MS_MAX = 253_402_300_799_999  # a Timestamp ends with the year 9999
 _INT64_MAX = 2**63 - 1
-_OUTCOMES = {pb.ON_EXPIRY_REFUND: "refund", pb.ON_EXPIRY_KEEP: "keep"}
+_WORDS: dict[str, dict[int, str]] = {  # of the values of each enum
+    "OnExpiry": {pb.ON_EXPIRY_REFUND: "refund", pb.ON_EXPIRY_KEEP: "keep"},
+    "ChargeMode": {pb.CHARGE_MODE_DEBT: "debt", pb.CHARGE_MODE_FIT: "fit"},
+}
 
 
 def values_of(message: Message) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
         return dict(value)
     if field.message_type is not None:
         return [values_of(one) for one in value]  # no message has a message that is not repeated
-    return value if field.enum_type is None else _OUTCOMES.get(value)
+    return value if field.enum_type is None else _WORDS[field.enum_type.name].get(value)
 
 
 def check_reply(answer: CheckResult) -> pb.CheckRateLimitResponse:
@@ -173,6 +177,17 @@ def acquire_reply(answer: AcquireResult) -> pb.AcquireResponse:
     return pb.AcquireResponse(
         check=check_reply(answer.check),
         lease=None if answer.lease is None else lease_reply(answer.lease),
+    )
+
+
+def charge_reply(answer: ChargeResult) -> pb.ChargeResponse:
+    found, wait_ms = answer.answer, answer.wait_ms
+    return pb.ChargeResponse(
+        check=check_reply(found) if isinstance(found, CheckResult) else None,
+        combined=combined_reply(found) if isinstance(found, CombinedResult) else None,
+        charged=answer.charged,
+        mode=f"CHARGE_MODE_{answer.mode.upper()}",
+        retry_after_seconds=None if wait_ms is None else wait_ms / 1000,
     )
 
 
@@ -259,6 +274,7 @@ class RateLimiterCalls:
             ("BatchCheckRateLimit", requests.parse_batch, service.batch, batch_reply),
             ("CheckAll", requests.parse_descriptors, service.check_all, combined_reply),
             ("Acquire", requests.parse_acquire, service.acquire, acquire_reply),
+            ("Charge", requests.parse_charge, service.charge, charge_reply),
         ):
             decide = partial(self._decide, parse, act, reply)
             found[name] = GrpcCall(decide, getattr(pb, f"{name}Request"))
@@ -286,7 +302,9 @@ class RateLimiterCalls:
         request = parse(values_of(message))
         caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
         answer = await act(request)
-        decided = answer.check if isinstance(answer, AcquireResult) else answer
+        decided = answer
+        if isinstance(answer, (AcquireResult, ChargeResult)):
+            decided = answer.check if isinstance(answer, AcquireResult) else answer.answer
         if not isinstance(decided, list) and decided.code is Code.STORAGE_UNAVAILABLE:
             raise_unavailable(decided)
         return reply(answer)

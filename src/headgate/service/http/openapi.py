@@ -76,15 +76,21 @@ def _request_schemas() -> dict[str, Schema]:
     return components
 
 
+_ASKING = ("Check", "Peek", "BatchItem", "Batch", "Acquire", "Descriptor", "Descriptors",
+           "Charge", "ChargedDescriptor")  # fmt: skip
+
+
 def _with_amount_max(schemas: dict[str, Schema], most: int) -> dict[str, Schema]:
     """The schemas as this service bounds what is asked at once."""
     found = copy.deepcopy(schemas)
-    for name in ("Check", "Peek", "BatchItem", "Batch", "Acquire", "Descriptor", "Descriptors"):
+    for name in _ASKING:
         fields = found[name]["properties"]
-        if "tokens" in fields:
-            fields["tokens"]["maximum"] = most
-        if "amounts" in fields:
-            fields["amounts"]["additionalProperties"]["maximum"] = most
+        for field in ("tokens", "amounts"):
+            if field in fields:
+                number = fields[field].get("additionalProperties", fields[field])
+                number["maximum"] = most
+                if number["minimum"] < 0:  # a charge gives back, too
+                    number["minimum"] = -most
     return found
 
 

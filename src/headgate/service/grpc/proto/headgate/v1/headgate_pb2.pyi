@@ -14,11 +14,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ChargeMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHARGE_MODE_UNSPECIFIED: _ClassVar[ChargeMode]
+    CHARGE_MODE_DEBT: _ClassVar[ChargeMode]
+    CHARGE_MODE_FIT: _ClassVar[ChargeMode]
+
 class OnExpiry(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_EXPIRY_UNSPECIFIED: _ClassVar[OnExpiry]
     ON_EXPIRY_REFUND: _ClassVar[OnExpiry]
     ON_EXPIRY_KEEP: _ClassVar[OnExpiry]
+CHARGE_MODE_UNSPECIFIED: ChargeMode
+CHARGE_MODE_DEBT: ChargeMode
+CHARGE_MODE_FIT: ChargeMode
 ON_EXPIRY_UNSPECIFIED: OnExpiry
 ON_EXPIRY_REFUND: OnExpiry
 ON_EXPIRY_KEEP: OnExpiry
@@ -230,6 +239,62 @@ class CheckAllResponse(_message.Message):
     dry_run: bool
     error: Refusal
     def __init__(self, allowed: _Optional[bool] = ..., results: _Optional[_Iterable[_Union[CheckRateLimitResponse, _Mapping]]] = ..., blocking: _Optional[int] = ..., most_restrictive: _Optional[int] = ..., retry_after_seconds: _Optional[float] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., dry_run: _Optional[bool] = ..., error: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class ChargeRequest(_message.Message):
+    __slots__ = ("identifier", "resource", "tokens", "scope", "amounts", "entity", "descriptors", "mode", "idempotency_key", "metadata", "endpoint", "namespace")
+    class AmountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    AMOUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTORS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    identifier: str
+    resource: str
+    tokens: int
+    scope: str
+    amounts: _containers.ScalarMap[str, int]
+    entity: str
+    descriptors: _containers.RepeatedCompositeFieldContainer[Descriptor]
+    mode: ChargeMode
+    idempotency_key: str
+    metadata: _containers.ScalarMap[str, str]
+    endpoint: str
+    namespace: str
+    def __init__(self, identifier: _Optional[str] = ..., resource: _Optional[str] = ..., tokens: _Optional[int] = ..., scope: _Optional[str] = ..., amounts: _Optional[_Mapping[str, int]] = ..., entity: _Optional[str] = ..., descriptors: _Optional[_Iterable[_Union[Descriptor, _Mapping]]] = ..., mode: _Optional[_Union[ChargeMode, str]] = ..., idempotency_key: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., endpoint: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class ChargeResponse(_message.Message):
+    __slots__ = ("check", "combined", "charged", "mode", "retry_after_seconds")
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    COMBINED_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    check: CheckRateLimitResponse
+    combined: CheckAllResponse
+    charged: bool
+    mode: ChargeMode
+    retry_after_seconds: float
+    def __init__(self, check: _Optional[_Union[CheckRateLimitResponse, _Mapping]] = ..., combined: _Optional[_Union[CheckAllResponse, _Mapping]] = ..., charged: _Optional[bool] = ..., mode: _Optional[_Union[ChargeMode, str]] = ..., retry_after_seconds: _Optional[float] = ...) -> None: ...
 
 class AcquireRequest(_message.Message):
     __slots__ = ("identifier", "resource", "tokens", "scope", "amounts", "ttl_seconds", "on_expiry", "metadata", "endpoint", "namespace", "entity")

@@ -66,6 +66,11 @@ class RateLimiterStub:
                 request_serializer=headgate_dot_v1_dot_headgate__pb2.CheckAllRequest.SerializeToString,
                 response_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckAllResponse.FromString,
                 _registered_method=True)
+        self.Charge = channel.unary_unary(
+                '/headgate.v1.RateLimiter/Charge',
+                request_serializer=headgate_dot_v1_dot_headgate__pb2.ChargeRequest.SerializeToString,
+                response_deserializer=headgate_dot_v1_dot_headgate__pb2.ChargeResponse.FromString,
+                _registered_method=True)
         self.HealthCheck = channel.unary_unary(
                 '/headgate.v1.RateLimiter/HealthCheck',
                 request_serializer=headgate_dot_v1_dot_headgate__pb2.HealthCheckRequest.SerializeToString,
@@ -134,6 +139,14 @@ class RateLimiterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Charge(self, request, context):
+        """Takes what was used, known afterwards; may go into debt. After DEADLINE_EXCEEDED repeat it only
+        with the same idempotency_key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def HealthCheck(self, request, context):
         """How the service stands.
         """
@@ -196,6 +209,11 @@ def add_RateLimiterServicer_to_server(servicer, server):
                     servicer.CheckAll,
                     request_deserializer=headgate_dot_v1_dot_headgate__pb2.CheckAllRequest.FromString,
                     response_serializer=headgate_dot_v1_dot_headgate__pb2.CheckAllResponse.SerializeToString,
+            ),
+            'Charge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Charge,
+                    request_deserializer=headgate_dot_v1_dot_headgate__pb2.ChargeRequest.FromString,
+                    response_serializer=headgate_dot_v1_dot_headgate__pb2.ChargeResponse.SerializeToString,
             ),
             'HealthCheck': grpc.unary_unary_rpc_method_handler(
                     servicer.HealthCheck,
