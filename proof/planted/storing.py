@@ -244,7 +244,7 @@ MUTANTS = [
           "if before is None and not levels:", "if before is None:",
           "tests/flows/test_config.py::test_an_entity_that_was_never_registered_can_be_deleted"),
     fault("metrics: a resource with stored limits is other", "ServiceMetrics._learn",
-          "if is_stored and", "if not is_stored and",
+          "if len(self._stored) < TARGETS_MAX:", "if False:",
           "tests/service/metrics/test_metrics.py::test_a_resource_with_stored_limits_has_its_label"),
     fault("import: children come before their parents", "_Importer.write_entities",
           "for entity_id in parents_first(parents):", "for entity_id in sorted(parents):",

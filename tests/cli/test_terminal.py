@@ -138,7 +138,7 @@ def test_json_stays_one_document_in_a_terminal(url: str) -> None:
 
 def test_the_demo_is_stopped_from_the_keyboard() -> None:
     with terminal("demo", "--port", "0", "--rate", "5") as running:
-        running.until(b'"tokens": 5}')
+        running.until(b'"tpm": 500}')
         running.type("\x03")
         assert running.end() == 0
     assert b"Traceback" not in running.seen

@@ -43,9 +43,11 @@ class CountedCatalog:
     def __init__(self, catalog: Any) -> None:
         self.inner = catalog
         self.asked: Counter[str] = Counter()
+        self.known: Any = None  # the levels that the latest lookup was given
         self.before: dict[str, Callable[[], Any]] = {}
 
     async def lookup(self, *args: Any) -> Any:
+        self.known = args[3] if len(args) > 3 else None
         return await self._ask("lookup", *args)
 
     async def version(self, *args: Any) -> Any:
@@ -202,6 +204,7 @@ async def test_a_bucket_that_knows_better_ends_the_confirmation(world: World) ->
     assert catalog.take() == {}
     assert await other.available("new", "api") == {"rpm": 10}
     assert catalog.take() == {"lookup": 1}
+    assert catalog.known is None, "levels of before the change are not handed on"
     await spend(other, "b", "api", rpm=1)  # is told, too, and the version is known by then
     assert await other.available("b", "api") == {"rpm": 8}
     assert catalog.take() == {"lookup": 1}

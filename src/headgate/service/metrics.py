@@ -294,7 +294,8 @@ class ServiceMetrics:
             return
         counters = self._counters.get((answer.scope, answer.resource))
         if counters is None:
-            self._learn(answer.resource, any(one.source in STORED for one in answer.limits))
+            if any(one.source in STORED for one in answer.limits):
+                self._learn(answer.resource)
             counters = self._counters_for(answer.scope, answer.resource)
         if answer.allowed:
             counters.allowed.value += 1
@@ -320,7 +321,8 @@ class ServiceMetrics:
         their limit is one that the store has for the resource."""
         counters = self._counters.get((scope, resource))
         if counters is None:
-            self._learn(resource, is_stored)
+            if is_stored:
+                self._learn(resource)
             counters = self._counters_for(scope, resource)
         counters.allowed.value += checks
         counters.tokens.value += tokens
@@ -352,9 +354,9 @@ class ServiceMetrics:
     def render(self) -> bytes:
         return render_text(self.families)
 
-    def _learn(self, resource: str, is_stored: bool) -> None:
+    def _learn(self, resource: str) -> None:
         """Whoever stored limits for a resource has named it; requests name anything."""
-        if is_stored and len(self._stored) < TARGETS_MAX:
+        if len(self._stored) < TARGETS_MAX:
             self._stored.add(resource)
 
     def _counters_for(self, scope: str, resource: str) -> TargetCounters:

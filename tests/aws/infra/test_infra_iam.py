@@ -204,10 +204,10 @@ def _check_bound(statement: dict[str, Any]) -> None:
 
 
 def test_the_attributes_are_those_of_usage_rows() -> None:
-    one = WindowUsage("hourly", 0, {"rpm": 1000}, 1)
+    one = WindowUsage("hourly", 0, {"rpm": 1000}, 2, {"rpm": 500}, 1)
     written = ledger.addition("limits", NS, "key-1", "gpt-4", one, 0, 1000)
     names = set(written.params["ExpressionAttributeNames"].values()) | {"PK", "SK"}
-    listed = {"u_rpm" if name == "u_*" else name for name in USAGE_ATTRIBUTES}
+    listed = {name.replace("_*", "_rpm") for name in USAGE_ATTRIBUTES}
     assert names == listed
     statement = next(s for s in Rendered(WITHOUT).statements(APP) if s["Sid"] == "Usage")
     found = statement["Condition"]["ForAllValues:StringLike"]["dynamodb:Attributes"]

@@ -263,14 +263,14 @@ def test_totals_and_the_price_count_each_unit_once(place: Place, page: Any) -> N
     place.ask("POST", f"{SPACE}/entities", child)
     assert place.check("of-a-team", "rolled", 7) == 200
     page.goto(place.page("usage?resource=rolled&price=1000"))
-    text_of(page, ".tile", "^7\\s*tokens in all")
+    text_of(page, ".tile", "^7\\s*total tokens")
     text_of(page, ".tile", "^1\\s*requests")
     text_of(page, ".tile", "7.00\\s*cost at that price")
     assert page.locator(".tile", has_text="by children").count() == 0
     rows = page.locator("main tbody tr").all_inner_texts()
     assert any("team-of-one" in row and "tokens 7" in row for row in rows)
     page.goto(place.page("usage?entity=team-of-one&price=1000"))
-    text_of(page, ".tile", "^0\\s*tokens in all")
+    text_of(page, ".tile", "^0\\s*total tokens")
     text_of(page, ".tile", "7\\s*tokens used by children through it, not in the total")
     text_of(page, ".tile", "0.00\\s*cost at that price")
     with page.expect_download() as waiting:

@@ -116,7 +116,7 @@ CALLS: dict[str, tuple[list[str], int, Call]] = {
         [BATCH, WRITE], 2, lambda c, _, ns: c.delete_namespace("team", None, NOW_MS),
     ),
     "get_version_record": ([GET], 1, lambda c, _, ns: c.get_version_record()),
-    "set_version_record": (["UpdateItem"], 1, lambda c, _, ns: c.set_version_record({"a": 1})),
+    "set_version_record": ([GET, "UpdateItem"], 2, lambda c, _, ns: c.set_version_record({"a": 1})),
     "prepare": ([GET], 1, lambda c, _, ns: c.prepare()),
     "append": (
         ["PutItem"], 1, lambda _, h, ns: h.append(ns, audit_event(NOW_MS, "did", "key", None)),

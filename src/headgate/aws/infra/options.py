@@ -226,7 +226,7 @@ _TABLE_ARN = re.compile(r"arn:aws[a-z\-]*:dynamodb:[a-z0-9\-]+:\d{12}:table/[a-z
 REGISTRY_KEY = "_/SYSTEM#"
 USAGE_ATTRIBUTES = (
     "PK", "SK", "GSI2PK", "GSI2SK", "GSI4PK", "GSI4SK", "entity_id", "resource", "window",
-    "window_start", "ttl", "total_events", "u_*",
+    "window_start", "ttl", "total_events", "u_*", "cascaded_events", "c_*",
 )  # fmt: skip
 
 
