@@ -9,6 +9,7 @@ import pytest
 
 from headgate import Limit
 from headgate.core.errors import Unreachable
+from headgate.core.plan import LOOK, merge_demands
 from headgate.layers.breaker import BreakerOpen
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, charge_body
 from headgate.service.decide.charges import LOOKED_MAX, Looked
@@ -188,6 +189,28 @@ async def test_several_at_once_and_parents() -> None:
     body = charge_body(found)
     assert [one["tokens_remaining"] for one in body["results"]] == [-3, -3]
     assert body["retry_after_seconds"] is None  # it never refills
+
+
+async def test_a_child_and_its_parent_at_once() -> None:
+    """The parent is charged for itself and for its child, beyond what it can hold; its usage tells
+    the two apart, so that each unit is in one total."""
+    world = World()
+    for name in ("user:team", "user:a"):
+        parent = None if name == "user:team" else "user:team"
+        await world.repository.create_entity(name, None, parent, cascade=parent is not None)
+        await world.repository.set_limits(name, [Limit("tokens", 10, 0, 1)], "r")
+    items = [{"scope": "user", "resource": "r", "identifier": name} for name in ("a", "team")]
+    found = await world.ask("charge", {"descriptors": items, "tokens": 8})
+    assert [one.tokens_remaining for one in found.answer.results] == [-6, -6]
+    shots, _ = await world.repository.get_usage_snapshots(window_type="hourly", resource="r")
+    used = {one.entity_id: (dict(one.own), dict(one.from_children)) for one in shots}
+    assert used == {"user:a": ({"tokens": 8}, {}), "user:team": ({"tokens": 8}, {"tokens": 8})}
+    ns = await world.service.namespace("default")
+    plans = [
+        await ns.engine.plan(name, "r", None, world.clock()) for name in ("user:a", "user:team")
+    ]
+    demands = merge_demands([one for plan in plans for one in plan.demands(LOOK)])
+    assert [demand.amounts for demand in demands] == [(1000,), (1000,)], "one look at the team"
 
 
 async def test_a_charge_without_the_store() -> None:
