@@ -155,6 +155,7 @@ def test_a_refusals_instance_opens_its_explanation(quiet: Place, page: Any) -> N
 
 def test_what_is_tried_in_the_pages_is_of_every_limit_there_is(quiet: Place, page: Any) -> None:
     """Where there are several, tokens alone would be refused."""
+    quiet.limit("entities/user:tries/gpt-4", capacity=120, amount=0, name="rpm")
     page.goto(quiet.page("playground?identifier=tries&resource=gpt-4"))
     page.get_by_role("button", name="Fire one").click()
     text_of(page, "#verdict", "200 admitted")

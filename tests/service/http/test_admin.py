@@ -199,6 +199,9 @@ def test_buckets_usage_and_audit(desk: Desk) -> None:
     assert desk("GET", f"{NS}/usage", query="start=1800000000000").json["items"] == []
     for bad in ("start=tomorrow", "start=9999999999999999", "window=yearly", "limit=0"):
         assert desk("GET", f"{NS}/usage", query=bad).status == 400
+    for name in ("start", "end"):
+        said = desk("GET", f"{NS}/usage", query=f"{name}=soon")
+        assert (said.status, said.json["field"]) == (400, name)
 
 
 def test_namespaces_from_birth_to_death(desk: Desk) -> None:

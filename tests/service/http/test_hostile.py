@@ -99,7 +99,10 @@ async def hostile(app: Any, rng: random.Random) -> Said:
     dice = rng.random()
     if dice < 0.70:
         make = huge if rng.random() < 0.01 else rng.choice(BODIES)
-        path = PATHS["batch"] if make is bad_batch else rng.choice(list(PATHS.values()))
+        paths = list(PATHS.values())
+        if make is with_number:
+            paths.remove(PATHS["charge"])  # which may be of a negative number
+        path = PATHS["batch"] if make is bad_batch else rng.choice(paths)
         body = make(rng)
         return await send_raw(app, scope_of("POST", path, [HOST, JSON]), parts_of(rng, body))
     if dice < 0.80:

@@ -288,8 +288,8 @@ async def list_usage(call: RouteCall) -> Document:
         query.get("entity_id"),
         query.get("resource"),
         _window(query.get("window")),
-        _moment(call, "start"),
-        _moment(call, "end"),
+        parse_time_ms("start", _moment(call, "start")),
+        parse_time_ms("end", _moment(call, "end")),
         query.get("limit", PAGE),
         query.get("cursor"),
     )
