@@ -99,7 +99,13 @@ class Inner(Watched):
                 finally:
                     self._probes.pop(one, None)
 
-            return await guard(watched)
+            try:
+                return await guard(watched)
+            except StoreTrouble as trouble:  # the breaker's, too, which never reaches the server
+                action = ACTION.get()
+                if action is not None:
+                    action.troubles.append(trouble)
+                raise
 
         return guarded
 

@@ -147,3 +147,8 @@ def test_timers_of_one_moment_go_off_in_the_same_order_whatever_was_cancelled() 
 
     assert order(0) == order(150) == order(299)
     assert sorted(order(0)) == list(range(20)) != order(0)
+
+
+def test_a_reason_to_be_degraded_may_be_told_by_the_guard_of_the_catalog() -> None:
+    """A breaker that is being probed holds back a lookup, too; the monitor had not heard of it."""
+    assert not simulate(plotted("onestep", 17001, 873)).violations
