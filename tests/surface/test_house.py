@@ -37,7 +37,7 @@ BUDGETS = {
     ".": 1100,
     "admin": 1532,
     "aws": 3193,
-    "cli": 3771,
+    "cli": 4105,
     "client": 1786,
     "core": 4910,
     "declare": 728,
