@@ -41,7 +41,7 @@ BUDGETS = {
     "client": 1786,
     "core": 4910,
     "declare": 728,
-    "integrations": 2202,
+    "integrations": 2221,
     "layers": 1389,
     "service": 12716,
     "stores": 13624,
