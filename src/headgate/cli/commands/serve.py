@@ -112,7 +112,7 @@ def health(session: Session) -> Output:
 # `headgate policies …`: a policy file, and the policies that a service goes by.
 
 NO_FILE = "the service was started without a policy file"
-WITHOUT_POLICIES = "headgate policies check FILE checks a policy file"
+WITHOUT_POLICIES = "give the URL of a service; headgate policies check FILE checks a file"
 POLICY_COLUMNS: Columns = {
     "policy": "name", "scope": "scope", "resource": lambda policy: policy["resource"] or "(all)",
     "limit": "limit", "": lambda policy: "shadow" if policy["shadow"] else "",
@@ -215,7 +215,7 @@ NO_KEYS = (
     "it was started without --keys: whoever is on its machine may do everything",
     "start it with --keys FILE or --keys store",
 )
-WITHOUT_SERVICE = "headgate keys make makes a key without one; audit list --keys tells of all"
+WITHOUT_SERVICE = "give the URL of a service on it; headgate keys make makes a key without one"
 KEY_COLUMNS: Columns = {
     "id": "id", "name": "name", "scopes": lambda key: ",".join(key["scopes"]),
     "namespace": "namespace", "entities": lambda key: (key["entity_prefix"] or "") + "*",
@@ -285,7 +285,7 @@ def create(session: Session, scopes: str, entity_prefix: str | None, name: str |
     """
     namespace = session.namespace_name
     session.namespace = DEFAULT_NAMESPACE  # '*' is none that could be opened
-    service = session.running_service("headgate keys make --keys store --store URL makes one there")
+    service = session.running_service("headgate keys make --keys store --store URL makes it there")
     too_wide = (
         "the key would reach further than yours",
         f"a key makes others for its own namespace and its own entities; this is for {namespace}",
