@@ -30,7 +30,7 @@ A limit is typed as `rpm:1000/min:1500` (name, amount per period, burst), or lik
 | 1 | an error; also `limits diff --exit-code` where something differs |
 | 2 | usage: the line or its input cannot be used; nothing was done |
 | 3 | limited, or disabled by an operator |
-| 4 | the store gave no answer |
+| 4 | the store or the service gave no answer |
 
 An error is three lines on standard error: what, why, what to do. With `--json` standard output is
 one JSON document and nothing else, in case of an error `{"error": {"exit_code", "what", "why",
@@ -40,7 +40,8 @@ namespaces, audit events and usage have the same fields as in the REST service (
 With the URL of a service (`--url https://limits.example.com`) every command works that REST has a
 verb for, with the API key in `HEADGATE_API_KEY`; the audit log then names the key. What is about
 the store as a whole (`export`, `import`, `limits`, `top`, `bench`, `trim`, `upgrade`) needs the
-store's own URL.
+store's own URL, and what a store has not (`health`, `policies show` and `reload`, `keys list`,
+`create` and `revoke`) that of a service.
 
 Completion: `eval "$(headgate completion bash)"` in `~/.bashrc`; zsh and fish alike.
 """

@@ -14,6 +14,8 @@ from headgate.cli.app import cli
 # Covered where they need more than a line: programs of others, processes, consent.
 ELSEWHERE = (
     {"serve", "demo", "policies check", "keys make"}
+    | {"health", "policies show", "policies reload"}  # test_service.py
+    | {"keys list", "keys create", "keys revoke"}
     | {f"local {verb}" for verb in ("up", "down", "status")}
     | {"deploy", "status", "list", "upgrade-stack", "delete", "aggregate"}  # tests/aws/infra
 )

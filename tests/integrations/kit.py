@@ -29,9 +29,9 @@ def blocking(clock: FakeClock | None = None, **options: Any) -> SyncRateLimiter:
 
 
 def caller(peer: str | None = "198.51.100.7", *forwarded: str, **headers: str) -> Caller:
-    named = {name.replace("_", "-"): [value] for name, value in headers.items()}
-    named["x-forwarded-for"] = list(forwarded)
-    return Caller(peer, lambda name: named.get(name.lower(), []), "GET", "/", None)
+    named = [(name.replace("_", "-"), value) for name, value in headers.items()]
+    named += [("x-forwarded-for", value) for value in forwarded]
+    return Caller(peer, lambda: named, "GET", "/", None)
 
 
 def client(app: Any, address: str = "198.51.100.7") -> httpx.AsyncClient:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headgate import Limit, ValidationError
-from headgate.integrations.asgi import LimitMiddleware
+from headgate.integrations.asgi import LimitMiddleware, caller_of
 from headgate.integrations.gate import limits_off
 from headgate.testing import FakeClock
 from tests.integrations.kit import ALL, check_websocket, get, hang_up, hello, limiter, run
@@ -48,6 +48,14 @@ def test_addresses_have_their_own_buckets_and_spoofing_changes_nothing() -> None
     assert get(app, address="198.51.100.1").status_code == 200
     assert get(app, address="198.51.100.2").status_code == 200
     assert get(app, address="198.51.100.1", x_forwarded_for="203.0.113.9").status_code == 429
+
+
+def test_headers_that_came_repeatedly() -> None:
+    """Old servers leave names as they came."""
+    sent = [(b"X-Tag", b"a"), (b"cookie", b"m=1"), (b"x-tag", b"b"), (b"cookie", b"n=\xe9")]
+    found = caller_of({"type": "http", "headers": sent})
+    assert found.headers() == {"x-tag": "a, b", "cookie": "m=1; n=\xe9"}
+    assert found.headers("x-Tag") == ["a", "b"]
 
 
 def test_hanging_up_gives_nothing_back() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import pytest
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import AsyncRequestFactory, RequestFactory
 from django.views import View
 
 from headgate import Limit, ValidationError
@@ -13,7 +16,7 @@ from headgate.core.runtime import run as run_blocking
 from headgate.integrations.django import RateLimit
 from headgate.testing import FakeClock
 from tests.integrations.django_site import visit
-from tests.integrations.kit import blocking, check_limited, limiter
+from tests.integrations.kit import blocking, check_limited, limiter, run
 
 from rest_framework.response import Response  # isort: skip - needs the site's settings
 from rest_framework.views import APIView  # isort: skip
@@ -119,6 +122,27 @@ def test_methods_of_async_class_based_views() -> None:
     first, second, refused = (visit(Guarded.as_view(), in_loop=True) for _ in range(3))
     assert first.headers["X-RateLimit-Limit"] == "mine"
     assert (second.status_code, refused.status_code) == (200, 429)
+
+
+def test_all_headers() -> None:
+    """Those that came repeatedly are joined by Django or the server before it."""
+    seen: list[Any] = []
+
+    def key(caller: Any) -> str:
+        seen.append(caller.headers())
+        return "ann"
+
+    RateLimit(blocking(), "9/minute", key=key).guard(plain)(
+        RequestFactory().get("/7", HTTP_X_TAG="a", CONTENT_TYPE="", CONTENT_LENGTH=""), 7
+    )
+    scope = AsyncRequestFactory()._base_scope(path="/7", method="GET")
+    scope["headers"] = [(b"x-tag", b"a"), (b"x-tag", b"b")]
+    run(RateLimit(limiter(), "9/minute", key=key).guard(in_loop)(ASGIRequest(scope, BytesIO()), 7))
+    visit(rest_view(blocking(), "9/minute", key=key), x_tag="a")
+    on_threads, in_a_loop, of_rest = seen
+    assert on_threads == {"x-tag": "a", "cookie": ""}
+    assert in_a_loop == {"x-tag": "a,b"}
+    assert of_rest["x-tag"] == "a"
 
 
 def test_what_cannot_be_guarded_is_told() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import flask
 
-from headgate.integrations.flask import RateLimit
+from headgate.integrations.flask import RateLimit, current_caller
 from tests.integrations.kit import blocking
 
 
@@ -48,6 +48,12 @@ def test_the_views_own_response_stays() -> None:
     assert made.headers.getlist("X-RateLimit-Limit") == ["mine"]
     assert made.headers["X-RateLimit-Remaining"] == "1"
     assert "X-RateLimit-Limit" not in client.get("/free").headers
+
+
+def test_headers_that_came_repeatedly() -> None:
+    """The server joins them."""
+    with make_app().test_request_context(headers=[("X-Tag", "a"), ("x-tag", "b")]):
+        assert current_caller().headers()["x-tag"].replace(", ", ",") == "a,b"
 
 
 def test_a_view_that_fails_has_counted() -> None:

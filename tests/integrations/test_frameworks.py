@@ -97,6 +97,21 @@ def test_behind_a_proxy_the_forwarded_address_counts(site: Any, gate: Any) -> No
 
 
 @EACH
+def test_functions_of_the_caller_get_all_headers(site: Any, gate: Any) -> None:
+    seen: list[Any] = []
+    visit = site(gate(), "9/minute", key=lambda caller: seen.append(caller) or "ann")
+    visit(X_Plan="gold", accept="text/html,text/plain", x_empty="")
+    found = seen[0].headers()
+    assert type(found) is dict
+    assert all(name == name.lower() for name in found)
+    said = {"x-plan": "gold", "accept": "text/html,text/plain", "x-empty": ""}
+    assert {name: found.get(name) for name in said} == said
+    assert not found.keys() & {"content-type", "content-length"}, "they were not sent"
+    assert seen[0].headers("X-PLAN") == ["gold"]
+    assert (seen[0].header("x-Plan"), seen[0].header("x-other")) == ("gold", None)
+
+
+@EACH
 def test_the_store_is_away(site: Any, gate: Any) -> None:
     broken = gate()
     broken.engine.use(FaultyStore(broken.engine.store, before=[Unreachable("secret host")] * 9))

@@ -16,6 +16,7 @@ from headgate import ValidationError
 from headgate.core.errors import Unreachable
 from headgate.integrations.gate import limits_off
 from headgate.integrations.grpc import AsyncLimitInterceptor, LimitInterceptor, _address
+from headgate.integrations.keys import Caller
 from headgate.testing import FakeClock, FaultyStore
 from tests.integrations.kit import ALL, blocking, limiter
 
@@ -171,20 +172,38 @@ def test_store_away_switch_keys_and_addresses() -> None:
             assert call(b"on", timeout=TIMEOUT_S) == b"on"
     seen: list[Any] = []
     with Running(blocking(), "9/minute", key=lambda c: seen.append(c) or "all:x") as channel:
-        metadata = (("x-api-key", "k"),)
+        metadata = (("x-api-key", "k"), ("x-tag", "a"), ("x-tag", "b"), ("x-trace-bin", b"\0\xff"))
         channel.unary_unary("/s.S/Echo")(b"", metadata=metadata, timeout=TIMEOUT_S)
     assert (seen[0].peer, seen[0].headers("X-Api-Key")) == ("127.0.0.1", ["k"])
     assert seen[0].path == "/s.S/Echo"
+    assert {"x-api-key": "k", "x-tag": "a, b", "x-trace-bin": "AP8="}.items() <= headers_of(seen[0])
     assert _address("ipv6:%5B2001:db8::1%5D:4711") == "2001:db8::1"
     assert _address("unix:/tmp/x") is None
     with pytest.raises(ValidationError):
         LimitInterceptor(limiter(), "1/minute")  # type: ignore[arg-type]
 
 
+def headers_of(caller: Caller) -> Any:
+    found = caller.headers()
+    assert type(found) is dict
+    assert all(name == name.lower() and type(value) is str for name, value in found.items())
+    return found.items()
+
+
+async def test_headers_in_asyncio() -> None:
+    seen: list[Any] = []
+    key = lambda caller: seen.append(caller) or "ann"  # noqa: E731
+    async with _served("9/minute", key, Echo=("unary_unary", async_echo)) as channel:
+        metadata = (("x-tag", "a"), ("x-tag", "b"), ("x-trace-bin", b"\0\xff"))
+        await channel.unary_unary("/s.S/Echo")(b"", metadata=metadata, timeout=TIMEOUT_S)
+    assert {"x-tag": "a, b", "x-trace-bin": "AP8="}.items() <= headers_of(seen[0])
+
+
 @contextlib.asynccontextmanager
-async def _served(rate: str, **methods: tuple[str, Any]) -> AsyncIterator[Any]:
+async def _served(rate: str, key: Any = None, /, **methods: tuple[str, Any]) -> AsyncIterator[Any]:
     """A channel to an asyncio server of these methods."""
-    limit = AsyncLimitInterceptor(limiter(), rate, resource=lambda caller: "x" + caller.path)
+    resource = lambda caller: "x" + caller.path  # noqa: E731
+    limit = AsyncLimitInterceptor(limiter(), rate, resource=resource, key=key)
     server = grpc.aio.server(interceptors=[limit])
     server.add_generic_rpc_handlers((handlers(**methods),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headgate import Limit, ValidationError
 from headgate.core.limits import parse_entity_id
 from headgate.integrations.gate import parse_rates
-from headgate.integrations.keys import by_header, by_ip, everybody, scoped
+from headgate.integrations.keys import Caller, by_header, by_ip, everybody, scoped
 from headgate.service.decide.rules import entity_id_of
 from tests.integrations.kit import caller
 
@@ -88,6 +88,16 @@ def test_ipv6_clients_share_their_network() -> None:
 def test_bad_options_are_told(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         by_ip(**options)
+
+
+def test_headers_that_came_repeatedly() -> None:
+    sent = [("X-Tag", "a"), ("cookie", "m=1"), ("x-tag", "b, c"), ("Cookie", "n=2"), ("x-tag", "")]
+    found = Caller(ME, lambda: iter(sent), "GET", "/", None)
+    assert found.headers() == {"x-tag": "a, b, c, ", "cookie": "m=1; n=2"}
+    assert found.headers("X-TAG") == ["a", "b, c", ""]
+    assert (found.header("x-tag"), found.header("x-other")) == ("a", None)
+    found.headers()["x-tag"] = "mine"
+    assert found.header("x-tag") == "a", "the mapping is the function's own"
 
 
 def test_a_header_is_kept_as_a_digest() -> None:

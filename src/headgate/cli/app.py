@@ -70,8 +70,9 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Run": (
         Entry("serve", "serve:serve", "The REST and gRPC service."),
         Entry("demo", "serve:demo", "A sample company, traffic, the service and its dashboard."),
-        Entry("policies", "serve:policies", "The service's policy file."),
-        Entry("keys", "serve:keys", "API keys of the service."),
+        Entry("health", "serve:health", "Whether a running service is fit for traffic."),
+        Entry("policies", "serve:policies", "The service's policies: a file, or those in force."),
+        Entry("keys", "serve:keys", "API keys of the service: make, list, revoke."),
         Entry("aggregate", "stack:aggregate", "Usage from a table's stream.", "dynamodb"),
         Entry("local", "local:local", "A local AWS engine to try DynamoDB with."),
         Entry("completion", "store:completion", "Completion for bash, zsh and fish."),

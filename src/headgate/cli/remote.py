@@ -1,7 +1,8 @@
 """A store that stands behind a headgate service: `headgate -u https://limits.example.com …`.
 
 A RemoteRepository has the verbs of a repository and of a limiter that REST offers, so that commands
-run on it as they do on a store. Who makes a change is then the API key, and not `--principal`.
+run on it as they do on a store, and those of the service itself: its keys, policies and health. Who
+makes a change is then the API key, and not `--principal`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
 from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse
-from headgate.client.answers import CheckAnswer, ClientError, Unauthorised, Unavailable
+from headgate.client.answers import CheckAnswer, ClientError, Health, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
 from headgate.core.bucket import MILLI
 from headgate.core.history import (
@@ -257,14 +258,49 @@ class RemoteRepository:
         records: int = self._send("DELETE", path)["records"]
         return records
 
+    # The service itself.
+
+    def list_keys(
+        self, limit: int, cursor: str | None
+    ) -> tuple[list[Mapping[str, Any]], str | None]:
+        found = self._get("/v1/keys", limit=limit, cursor=cursor)
+        return found["items"], found["cursor"]
+
+    def create_key(
+        self, scopes: Sequence[str], namespace: str, entity_prefix: str | None, name: str | None
+    ) -> Mapping[str, Any]:
+        """The new key's document, which alone has its text."""
+        asked = {"entity_prefix": entity_prefix, "name": name}
+        given = {field: value for field, value in asked.items() if value is not None}
+        body = {"scopes": list(scopes), "namespace": namespace, **given}
+        return self._send("POST", "/v1/keys", body)
+
+    def revoke_key(self, key_id: str) -> None:
+        self._send("DELETE", f"/v1/keys/{_part(key_id)}")
+
+    def get_policies(self) -> Mapping[str, Any]:
+        return self._get("/v1/policies")
+
+    def reload_policies(self) -> Mapping[str, Any]:
+        return self._send("POST", "/v1/policies/reload")
+
+    def get_health(self) -> Health:
+        try:
+            return self._client.health()
+        except ClientError as error:
+            raise _failure(error) from error
+
     # How a request goes out, and what its failure is called.
 
     def _of(self, what: str, *names: str) -> str:
         return "/".join([self._home, what, *map(_part, names)])
 
-    def _read(self, what: str, **query: Any) -> Any:
+    def _read(self, what: str, **query: Any) -> Document:
+        return self._get(f"{self._home}/{what}", **query)
+
+    def _get(self, path: str, **query: Any) -> Document:
         given = {name: value for name, value in query.items() if value is not None}
-        return self._send("GET", f"{self._home}/{what}" + (f"?{urlencode(given)}" if given else ""))
+        return self._send("GET", path + (f"?{urlencode(given)}" if given else ""))
 
     def _find(self, path: str) -> Any:
         """The document; None where there is none."""
@@ -275,25 +311,53 @@ class RemoteRepository:
                 return None
             raise
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Document:
         try:
-            return self._client.request(method, path, body)
+            return Document(self._client.request(method, path, body))
         except ClientError as error:
             raise _failure(error) from error
+
+
+class Document(dict[str, Any]):
+    """What the service answered; what another server answers lacks the fields that are read."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise CommandFailed(
+            NO_SERVICE, f"the answer lacks {name!r}, which headgate's has", RIGHT_URL
+        )
+
+
+NO_SERVICE = "no headgate service answers there"
+NO_PATH = "there is nothing at this path"  # the service's word; all that is asked for here exists
+RIGHT_URL = "see that --url is the service's, with no other path, and what stands before it"
 
 
 class ServiceFailure(CommandFailed):
     """What the service said no with; `code` is its stable word for it."""
 
-    def __init__(self, error: ClientError, what: str, advice: str) -> None:
+    def __init__(self, error: ClientError, what: str, advice: str, why: str | None = None) -> None:
         self.code = error.code
-        super().__init__(what, str(error), advice)
+        super().__init__(what, why or str(error), advice)
 
 
 class ServiceAway(ServiceFailure):
-    """No answer, from the service or from its store."""
+    """No answer, from the service or from its store. `maybe_applied`: it may be done yet."""
 
     exit_code = UNAVAILABLE
+
+    def __init__(self, error: Unavailable) -> None:
+        self.maybe_applied = error.maybe_applied
+        advice = "see that the service and its store run, and that --url is right"
+        super().__init__(error, "the service gave no answer", advice)
+
+
+class WrongUrl(ServiceFailure):
+    """Another server answered, or the service at a path that is not its own. A thing that is not
+    there is another matter, so it has no code."""
+
+    def __init__(self, error: ClientError) -> None:
+        super().__init__(error, NO_SERVICE, RIGHT_URL)
+        self.code = None
 
 
 class ServiceMisuse(ServiceFailure):
@@ -304,15 +368,29 @@ class ServiceMisuse(ServiceFailure):
 
 def _failure(error: ClientError) -> ServiceFailure:
     if isinstance(error, Unavailable):
-        advice = "see that the service and its store run, and that --url is right"
-        return ServiceAway(error, "the service gave no answer", advice)
+        return ServiceAway(error)
+    if (error.code is None and error.status != 429) or (error.detail or "").startswith(NO_PATH):
+        return WrongUrl(error)
     if isinstance(error, Unauthorised):
-        advice = f"set {KEY_VARIABLE} to a key with the scope and the namespace that this needs"
-        return ServiceFailure(error, "the service does not let this key do that", advice)
+        return _access_failure(error)
     what = error.detail or "the service refused"
     if error.code == "INVALID_REQUEST":
+        what = f"{error.field} {what}" if error.field else what
         return ServiceMisuse(error, what, "see --help for examples")
     return ServiceFailure(error, what, "list or show what is there, then try again")
+
+
+def _access_failure(error: Unauthorised) -> ServiceFailure:
+    if error.status == 403:
+        advice = f"set {KEY_VARIABLE} to a key with the scope and the namespace that this needs"
+        what = "the service does not let this key do that"
+        return ServiceFailure(error, what, advice, error.detail)
+    what, why = "the service needs a key", f"{KEY_VARIABLE} is not set"
+    if os.environ.get(KEY_VARIABLE):
+        what = "the service does not know this key"
+        why = f"what {KEY_VARIABLE} holds is mistyped, revoked, or a key of another service"
+    advice = f"set {KEY_VARIABLE} to a key of the service; headgate keys make makes the first one"
+    return ServiceFailure(error, what, advice, why)
 
 
 def _part(name: str) -> str:

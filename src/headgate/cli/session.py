@@ -83,6 +83,23 @@ class Session:
         """Whether the URL is that of a service, and not of a store."""
         return self.store_url.startswith(("http://", "https://"))
 
+    def running_service(self, instead: str) -> RemoteRepository:
+        """The service that the URL names, for what no store has; `instead` is what to do where it
+        names a store."""
+        if self.given_url is None:
+            raise Misuse(
+                "no service is named",
+                f"neither --url nor {URL_VARIABLE} says where one runs",
+                "give --url, e.g. --url https://limits.example.com",
+            )
+        if not self.is_service:
+            raise Misuse(
+                "this is asked of a running service",
+                "the URL is that of a store, and not of a service (http://… or https://…)",
+                instead,
+            )
+        return self.service
+
     @functools.cached_property
     def service(self) -> RemoteRepository:
         """The service that the URL names; opened and closed as a repository is."""

@@ -183,7 +183,7 @@ ENTITY_DISABLED = "ENTITY_DISABLED"
 STORAGE_DENIED = "STORAGE_DENIED"
 REQUEST_TIMEOUT = 408
 NO_CONTENT = 204
-SHOWN_MAX = 500
+SHOWN_MAX = 2100  # what the service says of a broken policy file, its longest
 
 
 def accepted_reply(call: ApiCall, outcome: Outcome, *also: int) -> Reply:
@@ -246,15 +246,15 @@ def _unavailable(
 ) -> Unavailable:
     maybe = not call.is_repeatable and not is_unapplied(outcome)
     if maybe:
-        advice = "whether it took tokens is not known, so it was not sent again"
+        advice = "whether it was carried out is not known, so it was not sent again"
     return Unavailable(f"{what}; {advice}", maybe_applied=maybe, **fields)
 
 
 def _printable(text: object) -> str | None:
-    """What a server wrote, fit to be printed."""
+    """What a server wrote, fit to be printed on one line."""
     if not isinstance(text, str):
         return None
-    return "".join(c if c.isprintable() else "?" for c in text[:SHOWN_MAX])
+    return "".join(c if c.isprintable() else "?" for c in "; ".join(text[:SHOWN_MAX].splitlines()))
 
 
 TIMEOUT_S_MAX = 3_600

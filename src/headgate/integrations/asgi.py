@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Unpack
 
 from headgate.core.http_fields import Headers
@@ -51,16 +51,13 @@ def caller_of(scope: Scope) -> Caller:
     client = scope.get("client")
     return Caller(
         client[0] if client else None,
-        lambda name: header_values(scope, name),
+        lambda: (
+            (name.decode("latin-1"), text.decode("latin-1")) for name, text in scope["headers"]
+        ),
         scope.get("method", "GET"),
         scope.get("path", ""),
         scope,
     )
-
-
-def header_values(scope: Scope, name: str) -> Sequence[str]:
-    wanted = name.lower().encode("latin-1")
-    return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == wanted]
 
 
 def with_headers(send: Send, headers: Callable[[], Headers]) -> Send:

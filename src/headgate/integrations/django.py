@@ -91,13 +91,14 @@ def _request_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def caller_of(request: Any) -> Caller:
     """A request of Django or of its REST framework, as key functions see it."""
 
-    def values(name: str) -> Sequence[str]:
-        value = request.headers.get(name)
-        return [] if value is None else [value]
+    def fields() -> list[tuple[str, str]]:
+        # WSGI servers have these two, empty, where nothing was sent.
+        unsent = {("Content-Type", ""), ("Content-Length", "")}
+        return [field for field in request.headers.items() if field not in unsent]
 
     return Caller(
         request.META.get("REMOTE_ADDR") or None,
-        values,
+        fields,
         request.method or "GET",
         request.path,
         request,

@@ -60,7 +60,7 @@ def current_caller() -> Caller:
     """The request being handled, as key functions see it."""
     return Caller(
         request.environ.get("REMOTE_ADDR"),
-        request.headers.getlist,
+        request.headers.items,
         request.method,
         request.path,
         request,

@@ -10,7 +10,8 @@ retry look for it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Unpack
 from urllib.parse import unquote
@@ -98,13 +99,14 @@ class AsyncLimitInterceptor(grpc.aio.ServerInterceptor):
 
 
 def caller_of(context: Any, details: Any) -> Caller:
-    """A call, as key functions see it; `native` is the context of the call."""
+    """A call, as key functions see it: its metadata are the headers, binary ones in base64 as on
+    the wire; `native` is the context of the call."""
 
-    def values(name: str) -> Sequence[str]:
-        pairs = details.invocation_metadata or ()
-        return [str(value) for key, value in pairs if key == name.lower()]
+    def fields() -> Iterator[tuple[str, str]]:
+        for name, value in details.invocation_metadata or ():
+            yield name, value if isinstance(value, str) else b64encode(value).decode()
 
-    return Caller(_address(context.peer()), values, "POST", details.method, context)
+    return Caller(_address(context.peer()), fields, "POST", details.method, context)
 
 
 def _address(peer: str) -> str | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
@@ -27,13 +27,12 @@ Address = IPv4Address | IPv6Address
 class Caller(NamedTuple):
     """A request as every framework knows it.
 
-    `header(name)` is the value of a header, `headers(name)` a list of all its values, oldest first;
-    `peer` is the other end of the
-    connection; `native` is what the framework itself hands out (scope, request, context).
+    `peer` is the other end of the connection; `fields()` gives the names and values of the headers
+    as the framework has them; `native` is what it hands out itself (scope, request, context).
     """
 
     peer: str | None
-    headers: Callable[[str], Sequence[str]]
+    fields: Callable[[], Iterable[tuple[str, str]]]
     method: str
     path: str
     native: Any
@@ -41,6 +40,25 @@ class Caller(NamedTuple):
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever the case of its name; None where it is missing."""
         return next(iter(self.headers(name)), None)
+
+    @overload
+    def headers(self) -> dict[str, str]: ...
+
+    @overload
+    def headers(self, name: str) -> list[str]: ...
+
+    def headers(self, name: str | None = None) -> dict[str, str] | list[str]:
+        """All headers, by their names in lower case; those that came repeatedly are joined with
+        a comma, cookies with a semicolon. With a name the list of its values, oldest first."""
+        if name is not None:
+            wanted = name.lower()
+            return [value for field, value in self.fields() if field.lower() == wanted]
+        found: dict[str, str] = {}
+        for field, value in self.fields():
+            key = field.lower()
+            between = "; " if key == "cookie" else ", "
+            found[key] = f"{found[key]}{between}{value}" if key in found else value
+        return found
 
 
 Key = Callable[[Caller], str | None]
@@ -75,7 +93,8 @@ def by_ip(
     networks = [_network(text) for text in trusted_proxies]
 
     def key(caller: Caller) -> str:
-        chain = _chain(caller)
+        trusts = trusted_hops or networks
+        chain = _chain(caller) if trusts else [_address(caller.peer or "")]
         client = chain[0]
         if len(chain) <= trusted_hops:  # it passed too few proxies: trust nothing
             chain = chain[:1]

@@ -130,6 +130,12 @@ def list_(
                 raise Misuse(
                     f"{word} is for the archive alone", "--archived is not given", "add --archived"
                 )
+        if keys and session.is_service:
+            raise Misuse(
+                "--keys is for stores",
+                "a service lets nobody into the namespace that has the history of its keys",
+                "give the store's own URL, e.g. --url redis://…",
+            )
         events, following = session.repository.list_audit_events(
             query.entity_id, action=action, principal=by, resource=resource, start_time=start,
             end_time=end, limit=limit, next_key=cursor,
