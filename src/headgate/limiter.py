@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
@@ -100,6 +103,12 @@ class PendingAcquire(EnteredAcquire):
 
     async def __aenter__(self) -> Lease:
         self.__class__ = EnteredAcquire  # type: ignore[assignment]
+        local = self._engine.acquire_local(
+            Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+        )
+        if local is not None:
+            self._lease = local
+            return local
         try:
             self._lease = lease = await self._engine.acquire(
                 Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
@@ -125,6 +134,7 @@ async def _undo_if_cancelled(lease: Lease) -> None:
 
 
 AnyCall = TypeVar("AnyCall", bound=AcquireCall)
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 class Acquiring(Generic[AnyCall]):
@@ -132,6 +142,7 @@ class Acquiring(Generic[AnyCall]):
 
     engine: Engine
     _call: type[AnyCall]
+    _limited: Callable[[Any, Callable[..., AnyCall]], Any]  # how a function is decorated
 
     def acquire(
         self,
@@ -167,6 +178,68 @@ class Acquiring(Generic[AnyCall]):
         """One lease on several `(entity_id, resource, consume[, limits])`: all of them or none."""
         return self._call(self.engine, parse_requests(requests), on_unavailable, on_error, wait)
 
+    def limit(
+        self,
+        entity_id: str | Callable[..., str],
+        resource: str | Callable[..., str],
+        consume: Mapping[str, int] | Callable[..., Mapping[str, int]],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        on_error: str = "refund",
+        wait: float | None = None,
+    ) -> Callable[[AnyFunction], AnyFunction]:
+        """Decorates a function: each of its calls runs in the block of an acquire.
+
+        `entity_id`, `resource` and `consume` may be functions of the call's arguments. A generator
+        takes when its first item is asked for, and keeps the lease until it ends.
+        """
+
+        asked: tuple[Any, ...] = (entity_id, resource, consume)
+
+        def pending(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AnyCall:
+            entity, name, amounts = (
+                one(*args, **kwargs) if callable(one) else one for one in asked
+            )
+            return self.acquire(
+                entity, name, amounts, limits, on_unavailable, on_error=on_error, wait=wait
+            )
+
+        return lambda function: self._limited(function, pending)
+
+
+def limited(function: AnyFunction, pending: Callable[..., PendingAcquire]) -> AnyFunction:
+    """The async function, or async generator, in the block of an acquire."""
+    call: Callable[..., Any]
+    if inspect.isasyncgenfunction(function):
+
+        async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            async with pending(args, kwargs), aclosing(function(*args, **kwargs)) as inner:
+                step = inner.asend(None)
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        step = inner.asend((yield item))
+                    except Exception as error:  # noqa: BLE001  # thrown in: the function's to see
+                        step = inner.athrow(error)
+
+    elif inspect.iscoroutinefunction(function):
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            async with pending(args, kwargs):
+                return await function(*args, **kwargs)
+
+    else:
+        raise not_decorated_error(function, "must be `async def`; a SyncRateLimiter limits others")
+    return functools.wraps(function)(call)  # type: ignore[return-value]
+
+
+def not_decorated_error(function: object, reason: str) -> ValidationError:
+    return ValidationError("function", getattr(function, "__qualname__", function), reason)
+
 
 class RateLimiter(Acquiring[PendingAcquire], Operations):
     """Decides, for many processes at once, whether work may run now.
@@ -177,6 +250,7 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
     """
 
     _call = PendingAcquire
+    _limited = staticmethod(limited)
 
     def __init__(
         self,
@@ -228,6 +302,28 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
             on_unavailable=parse_on_unavailable(on_unavailable),
             observer=observer,
         )
+
+    async def take(
+        self,
+        entity_id: str,
+        resource: str,
+        amounts: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        wait: float | None = None,
+    ) -> Verdict:
+        """Takes the amounts or nothing, without a lease: `if await limiter.take(…):`.
+
+        A refusal raises nothing: it is a verdict that is false, with the wait and the limits to
+        read from it. What was taken stays taken. `wait` queues for up to that many seconds.
+        """
+        request = entity_id, resource, amounts, limits
+        if on_unavailable is None and wait is None:
+            verdict = self.engine.take_local(request)
+            if verdict is not None:
+                return verdict
+        return await finish(self.engine.take(request, on_unavailable, wait))
 
     async def check(
         self,

@@ -7,8 +7,10 @@ coroutine it runs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Self
 
 from headgate.admin.operations import Operations
@@ -22,8 +24,10 @@ from headgate.core.store import Capabilities
 from headgate.limiter import (
     AcquireCall,
     Acquiring,
+    AnyFunction,
     RateLimiter,
     already_entered_error,
+    not_decorated_error,
     parse_requests,
 )
 from headgate.repository import CACHE_TTL_S, BuilderOptions, Repository
@@ -194,15 +198,40 @@ class SyncPendingAcquire(SyncEnteredAcquire):
 
     def __enter__(self) -> SyncLease:
         self.__class__ = SyncEnteredAcquire  # type: ignore[assignment]
-        self._lease = lease = run(
-            self._engine.acquire(
-                SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-            )
+        lease = self._engine.acquire_local(
+            SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
         )
+        if lease is None:
+            lease = run(
+                self._engine.acquire(
+                    SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+                )
+            )
+        self._lease = lease
         return lease
 
     def __del__(self) -> None:
         self.warn()
+
+
+def limited(function: AnyFunction, pending: Callable[..., SyncPendingAcquire]) -> AnyFunction:
+    """The function, or generator, in the block of an acquire."""
+    call: Callable[..., Any]
+    if inspect.isgeneratorfunction(function):
+
+        def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with pending(args, kwargs):
+                return (yield from function(*args, **kwargs))
+
+    elif inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise not_decorated_error(function, "is async; a RateLimiter limits it")
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with pending(args, kwargs):
+                return function(*args, **kwargs)
+
+    return functools.wraps(function)(call)  # type: ignore[return-value]
 
 
 class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
@@ -210,6 +239,7 @@ class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
 
     core: RateLimiter
     _call = SyncPendingAcquire
+    _limited = staticmethod(limited)
 
     def __init__(
         self,
@@ -242,6 +272,23 @@ class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
             _blocking=True,
         )
         self.engine = self.core.engine
+
+    def take(
+        self,
+        entity_id: str,
+        resource: str,
+        amounts: Mapping[str, int],
+        limits: Sequence[Limit] | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        *,
+        wait: float | None = None,
+    ) -> Verdict:
+        request = entity_id, resource, amounts, limits
+        if on_unavailable is None and wait is None:
+            verdict = self.engine.take_local(request)
+            if verdict is not None:
+                return verdict
+        return run(self.engine.take(request, on_unavailable, wait))
 
     def check(
         self,

@@ -66,7 +66,12 @@ def refused() -> RateLimitExceeded:
 
 def test_a_refusal_says_the_same_in_every_way_it_is_read_and_after_its_way() -> None:
     error = refused()
-    assert same(pickle.loads(pickle.dumps(error)), error), "with its statuses, and so its wait"
+    for read_before in (False, True):
+        copied = pickle.loads(pickle.dumps(error))
+        assert copied.verdict is None, "the bucket's record stays where it is"
+        assert copied.asked_by == "user-1"
+        assert copied.as_dict() == error.as_dict(), read_before
+        assert copied.statuses == error.statuses
     sentence = str(error)
     assert sentence.startswith("user-1 on api: rpm has 0 of 1, 1 asked; retry after ")
     assert repr(error) == f"RateLimitExceeded({sentence!r})"

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import flask
 import pytest
+import werkzeug.test
 from django.http import HttpRequest, HttpResponse
 from fastapi import Depends, FastAPI
 
@@ -19,7 +20,7 @@ from headgate.core.decision import Demand, decide
 from headgate.core.engine import Decision
 from headgate.core.errors import Unreachable
 from headgate.core.record import BucketKey, Terms
-from headgate.integrations import django, fastapi
+from headgate.integrations import django, fastapi, wsgi
 from headgate.integrations.asgi import LimitMiddleware
 from headgate.integrations.flask import RateLimit as FlaskLimit
 from headgate.integrations.gate import Gate, GateOptions, limits_off
@@ -56,6 +57,20 @@ def on_flask(*limit: Any, whole: bool = False, **options: Any) -> Any:
     return visit
 
 
+def on_wsgi(*limit: Any, **options: Any) -> Any:
+    def app(environ: Any, start: Any) -> list[bytes]:
+        start("200 OK", [("content-type", "text/plain")])
+        return [b"hello"]
+
+    gated = werkzeug.test.Client(wsgi.LimitMiddleware(app, *limit, **options))
+
+    def visit(**headers: str) -> Any:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return gated.get("/", headers=named)
+
+    return visit
+
+
 def page(request: HttpRequest, number: int) -> HttpResponse:
     return HttpResponse("hello")
 
@@ -70,6 +85,7 @@ def on_django(*limit: Any, whole: bool = False, **options: Any) -> Any:
 FRAMEWORKS = {
     "asgi": (on_asgi, limiter),
     "fastapi": (on_fastapi, limiter),
+    "wsgi": (on_wsgi, blocking),
     "flask": (on_flask, blocking),
     "flask, the whole app": (partial(on_flask, whole=True), blocking),
     "django": (on_django, blocking),

@@ -25,26 +25,27 @@ SMALL = {
     "integrations/flask.py",  # imports flask: one module per framework
     "integrations/httpx.py",  # imports httpx: one module per library
     "integrations/requests.py",  # imports requests: one module per library
+    "integrations/wsgi.py",  # beside asgi.py: one module per interface
     "stores/dynamodb/sharding/shares.py",  # arithmetic below the protocol, which sharding uses
 }
 # Users import these from one package each: the library's and the client's lease, and the rate limit
-# of the web framework they use.
-AMBIGUOUS = {"Lease", "RateLimit"}
+# of the web framework or server interface they use.
+AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1100,
+    ".": 1243,
     "admin": 1532,
     "aws": 3193,
     "cli": 4105,
     "client": 1786,
-    "core": 4910,
+    "core": 4936,
     "declare": 728,
-    "integrations": 2221,
+    "integrations": 2288,
     "layers": 1389,
-    "service": 12716,
-    "stores": 13624,
+    "service": 12809,
+    "stores": 13623,
     "testing": 1853,
     "transport": 1840,
 }

@@ -240,6 +240,15 @@ class Verdict:
         ]
 
     @property
+    def fits_capacity(self) -> bool:
+        """Whether it was decided under the very terms that the demands were checked against. Under
+        others a limit may be too small by now to ever hold what is wanted."""
+        for demand, record in zip(self.demands, self.records, strict=False):
+            if record[TERMS].core is not demand.terms:
+                return False
+        return True
+
+    @property
     def violations(self) -> list[LimitStatus]:
         return [status for status in self.statuses if status.refuses]
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from headgate.core.decision import Demand, Verdict, judge
 from headgate.core.errors import (
-    HeadgateError,
     RateLimiterClosed,
+    RateLimitExceeded,
     StoreDenied,
     StoreTrouble,
     Throttled,
@@ -24,9 +24,9 @@ from headgate.core.errors import (
 from headgate.core.lease import (
     LeaseAccount,
     Settlements,
+    ThrottledVerdict,
     raise_unavailable,
     refusal_error,
-    throttled_error,
 )
 from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
@@ -34,7 +34,7 @@ from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, join_parts
 from headgate.core.plan_cache import Configs, Defaults, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
-from headgate.core.store import Outcome, Store, consume_each
+from headgate.core.store import Store
 from headgate.core.wait_queue import WaitQueues, parse_wait_ms, wait_in_turn
 from headgate.transport.gates import GateFactory
 
@@ -86,11 +86,11 @@ class Engine:
         observer: Observer | None,
     ) -> None:
         self.configs = configs
+        self.drives_time = drives_time
         self.use(store)
         self.fallback = fallback
         self.clock = clock
         self.queues = WaitQueues(pace)
-        self.drives_time = drives_time
         self.defaults = defaults
         self.on_unavailable = on_unavailable
         self.observer = observer
@@ -99,12 +99,17 @@ class Engine:
 
     def use(self, store: Store) -> None:
         """Decides against this store from now on. One that lives in this process may offer
-        `peek_local(key)`: a look without waiting. One with a breaker offers its `guard`: reads
-        of the catalog count and wait as its own calls do."""
+        `peek_local(key)` and `consume_local(demands, now_ms)`: both without waiting, so a decision
+        needs no coroutine. One with a breaker offers its `guard`: reads of the catalog count and
+        wait as its own calls do."""
         self.store = store
         self.configs.guard = getattr(store, "guard", None) or self.configs.guard
+        local = store if self.drives_time else None
         self._peek_local: Callable[[BucketKey], Record | None] | None = getattr(
-            store, "peek_local", None
+            local, "peek_local", None
+        )
+        self._consume_local: Callable[[Sequence[Demand], int], Verdict] | None = getattr(
+            local, "consume_local", None
         )
 
     def close(self) -> None:
@@ -139,7 +144,7 @@ class Engine:
         except Throttled as trouble:
             self.notify("refused", requests[0][0], requests[0][1], str(trouble))
             if demands:
-                raise throttled_error(demands, trouble) from trouble
+                raise _throttled(demands, trouble, now_ms) from trouble
             raise_unavailable(trouble, requests[0][0], requests[0][1])
         except StoreTrouble as trouble:
             decision = await self._decide_degraded(
@@ -154,16 +159,76 @@ class Engine:
             ).split_halves()  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
-        if not verdict.allowed:
-            self.notify("refused", requests[0][0], requests[0][1], verdict=verdict)
-            raise refusal_error(verdict, _asked_by(requests))
         if self.observer is not None:
-            self.notify("admitted", requests[0][0], requests[0][1])
+            self._notify_decision(requests[0], verdict)
+        if not verdict.allowed:
+            raise refusal_error(verdict, _asked_by(requests))
         lease = lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
             verdict.untaken, verdict,
         )  # fmt: skip
         return lease if len(requests) == 1 else lease.split_halves()
+
+    def acquire_local(
+        self,
+        lease_type: type[AnyLease],
+        requests: Sequence[Request],
+        on_unavailable: OnUnavailable | None,
+        on_error: str,
+        wait_s: float | None,
+    ) -> AnyLease | None:
+        """The same without waiting, where plan and bucket are in this process's memory; None where
+        they are not, or where more than a plain acquire is asked."""
+        if wait_s is not None or on_unavailable is not None or len(requests) != 1:
+            return None
+        if on_error not in ON_ERROR:
+            return None
+        request = requests[0]
+        verdict = self.take_local(request)
+        if verdict is None:
+            return None
+        if not verdict.allowed:
+            raise refusal_error(verdict, request[0])
+        return lease_type(
+            self.settlements, self.store, verdict.demands, verdict.now_ms, on_error == "keep",
+            False, verdict.untaken, verdict,
+        )  # fmt: skip
+
+    async def take(
+        self, request: Request, on_unavailable: OnUnavailable | None, wait_s: float | None
+    ) -> Verdict:
+        """What is wanted or nothing, for callers that need no lease and no exception."""
+        try:
+            decision = await self.consume((request,), on_unavailable, wait_s=wait_s)
+            return decision.verdict
+        except RateLimitExceeded as refusal:  # the store's own bound on one key
+            if refusal.verdict is None:
+                raise
+            return refusal.verdict
+
+    def take_local(self, request: Request) -> Verdict | None:
+        """The same without waiting, as `acquire_local` does."""
+        consume_local = self._consume_local
+        entity_id, resource, amounts, limits = request
+        if consume_local is None or limits is not None:
+            return None
+        now_ms = self.clock()
+        try:
+            cached_lookup = self._cached_lookup((entity_id, resource), now_ms)
+        except TypeError:  # something that is no name; parsing it will say what
+            return None
+        plan = None if cached_lookup is None else cached_lookup.plans.get(self.defaults)
+        if plan is None or plan.bypass:
+            return None
+        try:
+            verdict = consume_local(plan.demands(amounts), now_ms)
+        except StoreTrouble:  # nothing was taken; who waits for the store hears of it
+            return None
+        if verdict.outdated:
+            self._forget_plans(verdict)
+        if self.observer is not None:
+            self._notify_decision(request, verdict)
+        return verdict
 
     async def consume(
         self,
@@ -171,6 +236,7 @@ class Engine:
         on_unavailable: OnUnavailable | None = None,
         *,
         dry_run: bool = False,
+        wait_s: float | None = None,
     ) -> Decision:
         """All that is wanted or nothing, for callers that need no lease: a refusal is a verdict,
         not an error. A dry run takes nothing."""
@@ -181,7 +247,9 @@ class Engine:
         try:
             parts = await self._plan_parts(requests, now_ms)
             demands = join_parts(parts)
-            if dry_run or not demands:
+            if wait_s is not None:
+                verdict = await self._consume_waiting(demands, now_ms, wait_s)
+            elif dry_run or not demands:
                 verdict = await self._consume_or_peek(self.store, demands, now_ms, dry_run)
             else:
                 verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
@@ -210,13 +278,10 @@ class Engine:
         self.notify("refused", requests[0][0], requests[0][1], str(trouble))
         if not parts:
             raise_unavailable(trouble, requests[0][0], requests[0][1])
-        raise throttled_error(join_parts(parts), trouble) from trouble
+        raise _throttled(join_parts(parts), trouble, self.clock()) from trouble
 
     async def check(self, requests: Sequence[Request]) -> Verdict:
         """What an acquire would be told now; consumes nothing."""
-        told = self.check_local(requests)
-        if told is not None:
-            return told
         now_ms = self.clock()
         try:
             demands = self._cached_demands(requests, now_ms) or join_parts(
@@ -231,7 +296,7 @@ class Engine:
 
     def check_local(self, requests: Sequence[Request]) -> Verdict | None:
         """The same, where plan and bucket are in this process's memory; None where they are not."""
-        if self._peek_local is None or not self.drives_time:
+        if self._peek_local is None:
             return None
         now_ms = self.clock()
         demands = self._cached_demands(requests, now_ms)
@@ -412,88 +477,9 @@ class Engine:
         self.configs.forget(verdict.demands)
 
 
+def _throttled(demands: Sequence[Demand], trouble: Throttled, now_ms: int) -> RateLimitExceeded:
+    return RateLimitExceeded(verdict=ThrottledVerdict(demands, trouble.wait_ms, now_ms))
+
+
 def _closed_clock() -> int:
     raise RateLimiterClosed
-
-
-# --------------------------------------------------------------------------------------------------
-# The flow of several independent requests: each is decided for itself, in one store call.
-
-# A verdict alone is a plain one (`Verdict.is_plain`): there is nothing to be said beside it.
-VerdictOrDecision = Verdict | Decision
-DecisionOrError = VerdictOrDecision | HeadgateError
-
-
-class BatchEngine(Engine):
-    """An Engine that takes many requests at once, and one with its demands at hand."""
-
-    async def consume_planned(
-        self, request: Request, demands: Sequence[Demand], now_ms: int
-    ) -> VerdictOrDecision:
-        """What `consume` says to one request, whose demands somebody made already."""
-        try:
-            verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
-        except StoreTrouble as trouble:
-            return await self._handle_trouble((request,), (demands,), trouble)
-        if verdict.is_plain and not verdict.outdated and self.observer is None:
-            return verdict
-        return self._finish(request, demands, verdict)
-
-    async def consume_each(
-        self, requests: Sequence[Request], plans: Sequence[Plan | None]
-    ) -> list[DecisionOrError]:
-        """Each request for itself, in their order, in one store call where the store allows it:
-        what `consume` would return, or raise, for each. `plans` are those that are cached."""
-        now_ms = self.clock()
-        odd: dict[int, Decision | HeadgateError] = {}
-        groups: list[Sequence[Demand]] = []
-        for request, plan in zip(requests, plans, strict=True):
-            try:
-                if plan is None or plan.bypass:
-                    [demands] = await self._plan_parts((request,), now_ms)
-                else:
-                    demands = plan.demands(request[2])
-                if demands:
-                    groups.append(demands)
-                else:  # an operator lets this one pass
-                    odd[len(groups) + len(odd)] = Decision(Verdict(True, (), (), now_ms), ((),))
-            except HeadgateError as error:
-                odd[len(groups) + len(odd)] = await self._decision_or_error(request, (), error)
-        told = await consume_each(self.store, groups, now_ms if self.drives_time else None)
-        found: list[DecisionOrError] = []
-        answered = zip(told, groups, strict=True)
-        for place, request in enumerate(requests):
-            if odd and place in odd:
-                found.append(odd[place])
-                continue
-            outcome, demands = next(answered)
-            if (
-                isinstance(outcome, Verdict)
-                and outcome.is_plain
-                and not outcome.outdated
-                and self.observer is None
-            ):
-                found.append(outcome)
-            else:
-                found.append(await self._decision_or_error(request, demands, outcome))
-        return found
-
-    async def _decision_or_error(
-        self, request: Request, demands: Sequence[Demand], outcome: Outcome
-    ) -> Decision | HeadgateError:
-        """One of several, as `consume` would have told it."""
-        if isinstance(outcome, Verdict):
-            return self._finish(request, demands, outcome)
-        if not isinstance(outcome, StoreTrouble):
-            return outcome
-        try:
-            return await self._handle_trouble((request,), (demands,) if demands else (), outcome)
-        except HeadgateError as error:
-            return error
-
-    def _finish(self, request: Request, demands: Sequence[Demand], verdict: Verdict) -> Decision:
-        if verdict.outdated:
-            self._forget_plans(verdict)
-        if self.observer is not None:
-            self._notify_decision(request, verdict)
-        return Decision(verdict, (demands,))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.core.decision import LimitStatus
+    from headgate.core.decision import LimitStatus, Verdict
 
 
 class HeadgateError(Exception):
@@ -46,16 +46,41 @@ class InvalidNameError(ValidationError):
 class RateLimitExceeded(HeadgateError):
     """The demand does not fit now; it says which limits refused and the exact wait.
 
-    Many are caught and never read, so what it says is made when somebody does.
+    Many are caught and never read, so what it says is made when somebody does: the statuses, too,
+    where it comes of a verdict.
     """
 
     asked_by: str | None = None
+    verdict: Verdict | None = None
+    _statuses: list[LimitStatus] | None = None
 
-    def __init__(self, statuses: Sequence[LimitStatus], asked_by: str | None = None) -> None:
+    def __init__(
+        self,
+        statuses: Sequence[LimitStatus] = (),
+        asked_by: str | None = None,
+        *,
+        verdict: Verdict | None = None,
+    ) -> None:
         """`asked_by` is the entity that asked, where all others are its parents."""
-        self.statuses = list(statuses)
+        if verdict is None:
+            self._statuses = list(statuses)
+        else:
+            self.verdict = verdict
         self.asked_by = asked_by
-        super().__init__()
+        self.args = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A verdict holds the bucket as the store keeps it; what it says is enough elsewhere.
+        state = {**self.__dict__, "_statuses": self.statuses}
+        state.pop("verdict", None)
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        """Every limit that was asked, as the refusal found it."""
+        if self._statuses is None:
+            self._statuses = [] if self.verdict is None else self.verdict.statuses
+        return self._statuses
 
     @property
     def violations(self) -> list[LimitStatus]:

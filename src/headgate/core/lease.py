@@ -21,7 +21,6 @@ from headgate.core.errors import (
     RateLimitExceeded,
     StoreDenied,
     StoreTrouble,
-    Throttled,
     ValidationError,
 )
 from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
@@ -92,36 +91,43 @@ def refusal_error(verdict: Verdict, asked_by: str | None = None) -> HeadgateErro
 
     `asked_by` is the entity that asked, where all others are its parents.
     """
-    statuses = verdict.statuses
-    for status in statuses:
-        if status.refuses and status.never:
-            return DemandTooLarge(
-                status.entity_id,
-                status.resource,
-                status.limit_name,
-                status.requested,
-                status.limit.capacity,
-            )
-    return RateLimitExceeded(statuses, asked_by)
+    if not verdict.fits_capacity:
+        for status in verdict.statuses:
+            if status.refuses and status.never:
+                return DemandTooLarge(
+                    status.entity_id,
+                    status.resource,
+                    status.limit_name,
+                    status.requested,
+                    status.limit.capacity,
+                )
+    return RateLimitExceeded(asked_by=asked_by, verdict=verdict)
 
 
-def throttled_error(demands: Sequence[Demand], trouble: Throttled) -> RateLimitExceeded:
+class ThrottledVerdict(Verdict):
     """A store's own speed limit on a key is a refusal of that key, never an open gate.
 
     All its limits are told as hard: it is the store that refuses, so a soft one does, too.
     """
-    return RateLimitExceeded(
-        [
+
+    __slots__ = ("_wait_ms",)
+
+    def __init__(self, demands: Sequence[Demand], wait_ms: int, now_ms: int) -> None:
+        super().__init__(False, demands, (), now_ms)
+        self._wait_ms = wait_ms
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        return [
             LimitStatus(
                 demand.key.entity_id, demand.key.resource, spec.name,
                 Limit.from_spec(spec._replace(soft=False)),
-                0, wanted // MILLI, True, trouble.wait_ms, "store",
+                0, wanted // MILLI, True, self._wait_ms, "store",
             )
-            for demand in demands
+            for demand in self.demands
             for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
             if wanted is not None
-        ]
-    )  # fmt: skip
+        ]  # fmt: skip
 
 
 def raise_unavailable(

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Verdict
-from headgate.core.engine import DecisionOrError, Request
+from headgate.core.engine import Request
 from headgate.core.errors import HeadgateError
 from headgate.core.plan import Amounts, Plan
 from headgate.service.decide.answers import Admission, CheckResult
+from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, CheckRequest, check_amounts

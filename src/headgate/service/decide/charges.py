@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
-from headgate.core.engine import Decision, DecisionOrError, Engine
+from headgate.core.engine import Decision, Engine
 from headgate.core.errors import HeadgateError, RateLimiterUnavailable, StoreTrouble
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
 from headgate.core.store import PeekResult, Store
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine
+from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
 from headgate.service.decide.requests import (
     ChargeRequest,

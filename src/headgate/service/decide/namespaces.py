@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from headgate.admin.operations import Operations
 from headgate.core.bucket import MILLI, try_consume
-from headgate.core.engine import BatchEngine
 from headgate.core.errors import StoreTrouble
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import Limit
@@ -19,6 +18,7 @@ from headgate.core.plan_cache import NO_DEFAULTS
 from headgate.core.runtime import Observer
 from headgate.core.store import Store
 from headgate.repository import Repository
+from headgate.service.decide.batch_engine import BatchEngine
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import GLOBAL_SCOPE
 from headgate.service.decide.rules import BY_NAME, shared_entity_id

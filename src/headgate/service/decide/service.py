@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Verdict
-from headgate.core.engine import ChosenLimits, DecisionOrError, Request
+from headgate.core.engine import ChosenLimits, Request
 from headgate.core.errors import (
     DemandTooLarge,
     HeadgateError,
@@ -48,6 +48,7 @@ from headgate.service.decide.answers import (
     with_explain_link,
 )
 from headgate.service.decide.batch import decide_each
+from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.charges import charge, decide_hits
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import (

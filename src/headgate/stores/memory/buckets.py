@@ -71,10 +71,27 @@ class MemoryStore:
         self._lock = threading.RLock()  # a thread may come in again, see _has_moved
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if now_ms is None:
-            now_ms = self._clock()
+        return self.consume_local(demands, self._clock() if now_ms is None else now_ms)
+
+    def consume_local(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
+        """`consume` without waiting: this store is the process's own."""
         with self._lock:
-            return self._consume(demands, now_ms)
+            if len(demands) == 1:
+                demand = demands[0]
+                text = demand.key.text
+                record = self._buckets.get(text)
+                if (
+                    record is not None
+                    and record[TERMS].core is demand.terms
+                    and record[HOUR] == now_ms // HOUR_MS
+                ):
+                    after = take(record, demand, now_ms)
+                    if after is None:
+                        return Verdict(False, demands, (record,), now_ms)
+                    if self._buckets.get(text) is record:
+                        self._buckets[text] = after
+                        return Verdict(True, demands, (after,), now_ms, (record,))
+            return self._consume_all(demands, now_ms)
 
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
@@ -85,28 +102,10 @@ class MemoryStore:
         with self._lock:
             for demands in groups:
                 try:
-                    found.append(self._consume(demands, now_ms))
+                    found.append(self.consume_local(demands, now_ms))
                 except HeadgateError as error:
                     found.append(error)
         return found
-
-    def _consume(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
-        if len(demands) == 1:
-            demand = demands[0]
-            text = demand.key.text
-            record = self._buckets.get(text)
-            if (
-                record is not None
-                and record[TERMS].core is demand.terms
-                and record[HOUR] == now_ms // HOUR_MS
-            ):
-                after = take(record, demand, now_ms)
-                if after is None:
-                    return Verdict(False, demands, (record,), now_ms)
-                if self._buckets.get(text) is record:
-                    self._buckets[text] = after
-                    return Verdict(True, demands, (after,), now_ms, (record,))
-        return self._consume_all(demands, now_ms)
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         while True:
