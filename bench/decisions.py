@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from bench import bare, ours, peers
-from bench.rounds import Timing, measure
+from bench.rounds import THREADS, Timing, measure
 from bench.table import Aim, aim, show
 
 KEYS = 100
-LEASE_US_AIM = 6.5
+WINDOW = "limits fixed window, hit"  # the fastest decision among the peers
+RATIOS = [
+    *[
+        ((ours.TAKE_REFUSED, way), (ours.TAKE_1, way), 1.0)
+        for way in ("blocking", "async", THREADS)
+    ],
+    *[((ours.LEASE_REFUSED, way), (ours.LEASE_1, way), 1.5) for way in ("blocking", "async")],
+    *[((ours.LEASE_1, way), (WINDOW, way), 1.2) for way in ("blocking", "async")],
+    *[((ours.TAKE_2, way), (ours.TAKE_1, way), 1.3) for way in ("blocking", "async")],
+    *[((ours.LEASE_2, way), (ours.LEASE_1, way), 1.3) for way in ("blocking", "async")],
+]
 ASYNC_PERCENT_AIM = 20
 
 
@@ -45,16 +55,14 @@ def _row(timing: Timing, reference_us: float) -> dict[str, Any]:
 
 def _aims(timings: list[Timing]) -> list[Aim]:
     us = {(one.contestant.name, one.contestant.colour): one.least_us for one in timings}
-    lease_us = us[ours.LEASE_2, "blocking"]
-    found = [_ahead(us, colour) for colour in ("blocking", "async")]
-    found.append(
-        aim(
-            f"acquire + lease, 2 limits, <= {LEASE_US_AIM} us",
-            f"{lease_us:.2f} us",
-            lease_us <= LEASE_US_AIM,
-        )
-    )
-    for name in (ours.CHECK, ours.LEASE_1, ours.LEASE_2):
+    found = [_ahead(us, ours.CHECK, colour) for colour in ("blocking", "async")]
+    found += [_ahead(us, ours.TAKE_1, colour) for colour in ("blocking", "async", THREADS)]
+    for one, other, most in RATIOS:
+        if other in us:
+            ratio = us[one] / us[other]
+            label = f"{one[0]}, at most {most} x {other[0]} ({one[1]})"
+            found.append(aim(label, f"{ratio:.2f}", ratio <= most))
+    for name in (ours.CHECK, ours.TAKE_1, ours.LEASE_1, ours.LEASE_2):
         percent = (us[name, "async"] / us[name, "blocking"] - 1) * 100
         found.append(
             aim(
@@ -66,14 +74,14 @@ def _aims(timings: list[Timing]) -> list[Aim]:
     return [one for one in found if one is not None]
 
 
-def _ahead(us: dict[tuple[str, str], float], colour: str) -> Aim | None:
-    check_us = us[ours.CHECK, colour]
-    hits = {name: us[name, colour] for name in peers.hit_names() if (name, colour) in us}
+def _ahead(us: dict[tuple[str, str], float], name: str, colour: str) -> Aim | None:
+    check_us = us[name, colour]
+    hits = {peer: us[peer, colour] for peer in peers.hit_names() if (peer, colour) in us}
     if not hits:
         return None
-    best = min(hits, key=lambda name: hits[name])
+    best = min(hits, key=hits.__getitem__)
     return aim(
-        f"{colour} check, 1 limit, ahead of every peer's decision",
+        f"{colour} {name.removeprefix('headgate ')}, ahead of every peer's decision",
         f"{check_us:.2f} us, best peer {best} {hits[best]:.2f} us",
         check_us < hits[best],
     )

@@ -1,4 +1,4 @@
-"""headgate's rows: check and acquire, one limit and two, blocking and async."""
+"""headgate's rows: check, take and acquire, one limit and two, blocking, async and with threads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from bench.rounds import Contestant, Spin
-from headgate import Limit, RateLimiter, SyncRateLimiter
+from bench.rounds import THREADS, Contestant, Spin, in_threads
+from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter
 
 RESOURCE = "api"
 PLENTY = 10**9
@@ -17,10 +17,15 @@ LIMITS = {
     2: [Limit.per_hour("rpm", PLENTY), Limit.per_hour("tpm", PLENTY)],
 }
 AMOUNTS = {1: {"rpm": 1}, 2: {"rpm": 1, "tpm": 500}}
+NOTHING_LEFT = [Limit.per_hour("rpm", 1)]  # after the first pass over the keys
 
 CHECK = "headgate check, 1 limit"
 UNUSED = "headgate check, 1 limit, unused bucket"
 GIVEN = "headgate check, 1 limit, limits= given"
+TAKE_1 = "headgate take, 1 limit"
+TAKE_2 = "headgate take, 2 limits"
+TAKE_REFUSED = "headgate take, refused"
+LEASE_REFUSED = "headgate acquire, refused"
 LEASE_1 = "headgate acquire + lease, 1 limit"
 LEASE_2 = "headgate acquire + lease, 2 limits"
 
@@ -85,7 +90,71 @@ def _acquire_async(limits: int, keys: Sequence[str]) -> Iterator[Spin]:
     yield spin
 
 
+@contextmanager
+def _take(limits: Sequence[Limit], keys: Sequence[str]) -> Iterator[Spin]:
+    amounts = AMOUNTS[len(limits)]
+    with SyncRateLimiter("memory://", limits=limits) as limiter:
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                limiter.take(key, RESOURCE, amounts)
+
+        yield spin
+
+
+@contextmanager
+def _take_async(limits: Sequence[Limit], keys: Sequence[str]) -> Iterator[Spin]:
+    amounts = AMOUNTS[len(limits)]
+    limiter = RateLimiter("memory://", limits=limits)
+
+    async def spin(keys: Sequence[str]) -> None:
+        for key in keys:
+            await limiter.take(key, RESOURCE, amounts)
+
+    yield spin
+
+
+@contextmanager
+def _refused(keys: Sequence[str]) -> Iterator[Spin]:
+    with SyncRateLimiter("memory://", limits=NOTHING_LEFT) as limiter:
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                try:
+                    with limiter.acquire(key, RESOURCE, AMOUNTS[1]):
+                        pass
+                except RateLimitExceeded:
+                    pass
+
+        yield spin
+
+
+@contextmanager
+def _refused_async(keys: Sequence[str]) -> Iterator[Spin]:
+    limiter = RateLimiter("memory://", limits=NOTHING_LEFT)
+
+    async def spin(keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                async with limiter.acquire(key, RESOURCE, AMOUNTS[1]):
+                    pass
+            except RateLimitExceeded:
+                pass
+
+    yield spin
+
+
 CONTESTANTS = [
+    Contestant(TAKE_1, "blocking", partial(_take, LIMITS[1])),
+    Contestant(TAKE_1, "async", partial(_take_async, LIMITS[1])),
+    Contestant(TAKE_1, THREADS, in_threads(partial(_take, LIMITS[1]))),
+    Contestant(TAKE_2, "blocking", partial(_take, LIMITS[2])),
+    Contestant(TAKE_2, "async", partial(_take_async, LIMITS[2])),
+    Contestant(TAKE_REFUSED, "blocking", partial(_take, NOTHING_LEFT)),
+    Contestant(TAKE_REFUSED, "async", partial(_take_async, NOTHING_LEFT)),
+    Contestant(TAKE_REFUSED, THREADS, in_threads(partial(_take, NOTHING_LEFT))),
+    Contestant(LEASE_REFUSED, "blocking", _refused),
+    Contestant(LEASE_REFUSED, "async", _refused_async),
     Contestant(CHECK, "blocking", _check),
     Contestant(CHECK, "async", _check_async),
     Contestant(UNUSED, "blocking", partial(_check, used=False)),

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from bench.ours import PLENTY
-from bench.rounds import Contestant, Spin
+from bench.rounds import THREADS, Contestant, Open, Spin, in_threads
 
 ADVICE = "pip install headgate[bench]"
 MODULES = {"limits": "limits", "throttled-py": "throttled", "pyrate-limiter": "pyrate_limiter"}
@@ -35,11 +35,11 @@ def module(name: str) -> ModuleType | None:
         return None
 
 
-def fixed_window(verb: str = "hit") -> Decide:
+def fixed_window(verb: str = "hit", rate: int = PLENTY) -> Decide:
     from limits import RateLimitItemPerHour, storage, strategies
 
     limiter = strategies.FixedWindowRateLimiter(storage.MemoryStorage())
-    return partial(getattr(limiter, verb), RateLimitItemPerHour(PLENTY))
+    return partial(getattr(limiter, verb), RateLimitItemPerHour(rate))
 
 
 def moving_window() -> Decide:
@@ -65,11 +65,11 @@ def moving_window_async() -> Decide:
     return partial(limiter.hit, RateLimitItemPerHour(PLENTY))
 
 
-def throttled(verb: str = "limit") -> Decide:
+def throttled(verb: str = "limit", rate: int = PLENTY) -> Decide:
     from throttled import MemoryStore, Throttled, per_hour
 
     store = MemoryStore(options={"MAX_SIZE": KEYS_MAX})
-    limiter = Throttled(using="token_bucket", quota=per_hour(PLENTY), store=store)
+    limiter = Throttled(using="token_bucket", quota=per_hour(rate), store=store)
     return getattr(limiter, verb)
 
 
@@ -80,11 +80,11 @@ def throttled_async() -> Decide:
     return Throttled(using="token_bucket", quota=per_hour(PLENTY), store=store).limit
 
 
-def pyrate(*, log: bool, verb: str = "try_acquire") -> Decide:
+def pyrate(*, log: bool, verb: str = "try_acquire", rate: int = PLENTY) -> Decide:
     from pyrate_limiter import Duration, InMemoryBucket, Limiter, Rate, StateBucket, TokenBucket
     from pyrate_limiter.limiter import SingleBucketFactory
 
-    rates = [Rate(PLENTY, Duration.HOUR)]
+    rates = [Rate(rate, Duration.HOUR)]
     bucket = InMemoryBucket(rates) if log else StateBucket(rates, algorithm=TokenBucket())
     limiter = Limiter(SingleBucketFactory(bucket, schedule_leak=False))
     return partial(getattr(limiter, verb), blocking=False)
@@ -112,6 +112,11 @@ def _open_async(make: Callable[[], Decide], keys: Sequence[str]) -> Iterator[Spi
     yield spin
 
 
+OPEN: dict[str, Callable[[Callable[[], Decide]], Open]] = {
+    "blocking": lambda make: partial(_open, make),
+    "async": lambda make: partial(_open_async, make),
+    THREADS: lambda make: in_threads(partial(_open, make)),
+}
 HITS: list[tuple[str, str, str, Callable[[], Decide]]] = [
     ("limits", "fixed window, hit", "blocking", fixed_window),
     ("limits", "fixed window, hit", "async", fixed_window_async),
@@ -123,7 +128,16 @@ HITS: list[tuple[str, str, str, Callable[[], Decide]]] = [
     ("pyrate-limiter", "in-memory bucket", "async",
      partial(pyrate, log=True, verb="try_acquire_async")),
     ("pyrate-limiter", "token bucket", "blocking", partial(pyrate, log=False)),
+    ("limits", "fixed window, hit", THREADS, fixed_window),
+    ("throttled-py", "token bucket, limit", THREADS, throttled),
 ]  # fmt: skip
+REFUSALS: list[tuple[str, str, str, Callable[[], Decide]]] = [
+    ("limits", "fixed window, refused", "blocking", partial(fixed_window, rate=1)),
+    ("limits", "fixed window, refused", THREADS, partial(fixed_window, rate=1)),
+    ("throttled-py", "token bucket, refused", "blocking", partial(throttled, rate=1)),
+    ("throttled-py", "token bucket, refused", THREADS, partial(throttled, rate=1)),
+    ("pyrate-limiter", "token bucket, refused", "blocking", partial(pyrate, log=False, rate=1)),
+]
 LOOKS: list[tuple[str, str, str, Callable[[], Decide]]] = [
     ("limits", "fixed window, test", "blocking", partial(fixed_window, "test")),
     ("throttled-py", "token bucket, peek", "blocking", partial(throttled, "peek")),
@@ -137,13 +151,13 @@ def contestants() -> list[Contestant]:
         Contestant(
             f"{library} {way}",
             colour,
-            partial(_open if colour == "blocking" else _open_async, make),
+            OPEN[colour](make),
         )
-        for library, way, colour, make in HITS + LOOKS
+        for library, way, colour, make in HITS + REFUSALS + LOOKS
         if library not in absent
     ]
 
 
 def hit_names() -> set[str]:
-    """The rows that decide and consume: what headgate's check has to be ahead of."""
+    """The rows that decide and consume: what headgate's check and take have to be ahead of."""
     return {f"{library} {way}" for library, way, _, _ in HITS}

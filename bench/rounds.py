@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import statistics
+import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 SETTLE_S = 0.015  # background timers that a warm-up started have fired by then
 
 Spin = Callable[[Sequence[str]], Any]
+Open = Callable[[Sequence[str]], AbstractContextManager[Spin]]
+THREADS = "8 threads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class Contestant:
     """`open` gets the distinct keys and yields a spin, which makes one decision per key."""
 
     name: str
-    colour: str  # "blocking" or "async"
-    open: Callable[[Sequence[str]], AbstractContextManager[Spin]]
+    colour: str  # "blocking", "async" or THREADS
+    open: Open
 
 
 @dataclass(slots=True)
@@ -46,6 +49,28 @@ class Timing:
     @property
     def spread_percent(self) -> float:
         return (self.median_us / self.least_us - 1) * 100
+
+
+def in_threads(open_one: Open, count: int = 8) -> Open:
+    """The same decisions, shared out to threads that use one limiter."""
+
+    @contextmanager
+    def opened(keys: Sequence[str]) -> Iterator[Spin]:
+        with open_one(keys) as spin:
+
+            def spin_all(keys: Sequence[str]) -> None:
+                threads = [
+                    threading.Thread(target=spin, args=(keys[place::count],))
+                    for place in range(count)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+            yield spin_all
+
+    return opened
 
 
 def measure(contestants: Sequence[Contestant], keys: Sequence[str], rounds: int) -> list[Timing]:

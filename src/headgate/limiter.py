@@ -333,7 +333,9 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
         limits: Sequence[Limit] | None = None,
     ) -> Verdict:
         """What an acquire would be told now, parents included; consumes nothing."""
-        return await finish(self.engine.check(((entity_id, resource, consume, limits),)))
+        wants = ((entity_id, resource, consume, limits),)
+        told = self.engine.check_local(wants)
+        return await finish(self.engine.check(wants)) if told is None else told
 
     async def check_many(self, requests: Sequence[tuple[Any, ...]]) -> Verdict:
         """What acquire_many would be told now; consumes nothing."""

@@ -363,13 +363,17 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     at = CELLS
     for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None:
-            tokens = record[at + TOKENS]
-            level = tokens + (now_ms - record[at]) * amount // period_ms
-            if level >= capacity and wanted <= capacity:  # full: a new epoch, as restart_if_full
-                cells[at] = max(now_ms, record[at])
+            epoch_ms, tokens = record[at], record[at + TOKENS]
+            level = tokens + (now_ms - epoch_ms) * amount // period_ms
+            if level < capacity:
+                if wanted <= level:
+                    cells[at + TOKENS] = tokens - wanted
+                elif not soft:
+                    return None
+            elif wanted <= capacity:  # full: a new epoch, as restart_if_full
+                if now_ms > epoch_ms:
+                    cells[at] = now_ms
                 cells[at + TOKENS] = capacity - wanted
-            elif wanted <= level and wanted <= capacity:
-                cells[at + TOKENS] = tokens - wanted
             elif not soft:
                 return None
             cells[at + CONSUMED] += wanted
@@ -396,11 +400,15 @@ def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
         return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
     _, capacity, amount, period_ms, soft = terms.specs[0]
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
-    if level >= capacity and wanted <= capacity:
-        epoch_ms = max(epoch_ms, now_ms)
+    if level < capacity:
+        if wanted <= level:
+            tokens -= wanted
+        elif not soft:
+            return None
+    elif wanted <= capacity:
+        if now_ms > epoch_ms:  # noqa: PLR1730  # a call of max costs as much as all the rest
+            epoch_ms = now_ms
         tokens = capacity - wanted
-    elif wanted <= level and wanted <= capacity:
-        tokens -= wanted
     elif not soft:
         return None
     return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
