@@ -1,6 +1,6 @@
 """What `./run bench … --json` found, as the tables and the chart of docs/explanation/peers.md.
 
-    python tools/peers_chart.py FOLDER    # with some of peers|memory|redis|dynamodb.json
+    python tools/peers_chart.py FOLDER    # with some of peers|memory|sqlite|redis|dynamodb.json
     python tools/peers_chart.py           # again from docs/explanation/peers.json
 
 The first keeps what is shown in docs/explanation/peers.json, in place of what is there of the same
@@ -51,7 +51,7 @@ def collected(folder: Path, kept: Row) -> Row:
     """What the page shows of the runs, and under which load they were made."""
     runs = {
         what: json.loads((folder / f"{what}.json").read_text(encoding="utf-8"))
-        for what in ("peers", "memory", "redis", "dynamodb")
+        for what in ("peers", "memory", "sqlite", "redis", "dynamodb")
         if (folder / f"{what}.json").exists()
     }
     found = dict(kept)
@@ -77,18 +77,40 @@ def collected(folder: Path, kept: Row) -> Row:
 def bars(runs: dict[str, Row]) -> list[Row]:
     """Each way's CPU as a multiple of headgate's in the same run; below 1 it is cheaper.
 
-    CPU only: throughput says little where other work runs beside.
+    CPU, but for SQLite: there processes wait for one another's locks, so time counts.
     """
-    none: Row = {"decisions": [], "redis": [], "dynamodb": []}
+    none: Row = {"decisions": [], "sqlite": [], "redis": [], "dynamodb": []}
+    in_memory = [
+        (r["name"], r["us"])
+        for r in runs.get("memory", none)["decisions"]
+        if r["colour"] == "blocking"
+    ]
     return [
         *_group(
             "in memory: CPU of a decision, blocking",
-            [(r["name"], r["us"]) for r in runs.get("memory", none)["decisions"]
-             if r["colour"] == "blocking"],
-            "headgate acquire + lease, 1 limit",
-            ("limits fixed window, hit", "limits moving window, hit",
-             "throttled-py token bucket, limit", "pyrate-limiter in-memory bucket",
-             "pyrate-limiter token bucket"),
+            in_memory,
+            "headgate take, 1 limit",
+            ("headgate acquire + lease, 1 limit", "limits fixed window, hit",
+             "limits moving window, hit", "throttled-py token bucket, limit",
+             "pyrate-limiter in-memory bucket", "pyrate-limiter token bucket"),
+        ),
+        *_group(
+            "in memory: CPU of a refusal, blocking",
+            in_memory,
+            "headgate take, refused",
+            ("headgate acquire, refused", "limits fixed window, refused",
+             "throttled-py token bucket, refused", "pyrate-limiter token bucket, refused"),
+        ),
+        *(
+            bar
+            for processes in (1, 4)
+            for bar in _group(
+                f"SQLite, {processes} process{'es' if processes > 1 else ''}: time of a decision",
+                [(r["contestant"], 1 / r["per_second"]) for r in runs.get("sqlite", none)["sqlite"]
+                 if (r["mode"], r["processes"]) == ("admitted", processes)],
+                "headgate",
+                ("pyrate-limiter, as it comes", "pyrate-limiter, file lock + WAL"),
+            )
         ),
         *_group(
             "Redis, 32 tasks: client CPU of a decision",

@@ -51,7 +51,7 @@ def picture(bars: Sequence[Bar], loads: Mapping[str, str]) -> str:
         '<title id="title">Cost of a decision of other limiters, headgate being 1</title>',
         f"<style>{STYLE}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
-        _text(20, 30, "What a decision costs, beside headgate's acquire", "title"),
+        _text(20, 30, "What a decision costs, beside headgate's", "title"),
         _text(
             20, 50, "1 = as dear as headgate; right: dearer, left: cheaper. Logarithmic.", "soft"
         ),
