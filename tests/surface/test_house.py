@@ -34,7 +34,7 @@ AMBIGUOUS = {"Lease", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1100,
+    ".": 1110,
     "admin": 1532,
     "aws": 3193,
     "cli": 3771,
@@ -46,7 +46,7 @@ BUDGETS = {
     "service": 12830,
     "stores": 13624,
     "testing": 1853,
-    "transport": 1840,
+    "transport": 1860,
 }
 
 PURE = (
