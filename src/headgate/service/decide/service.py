@@ -132,7 +132,9 @@ class Service:
             **asdict(layering.override(layer_switches(repository.url))),
         )
         self._fallback = stand_in(self.clock)
-        self.leases = Leases(self._lease_store(), repository.clock, self._counts_of)
+        self.leases = Leases(
+            self._lease_store(), repository.clock, self._counts_of, settings.amount_max
+        )
 
     async def check(self, request: CheckRequest) -> CheckResult:
         """Takes the tokens, or says how long to wait; a dry run takes nothing."""
