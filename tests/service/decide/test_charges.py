@@ -213,6 +213,30 @@ async def test_a_child_and_its_parent_at_once() -> None:
     assert [demand.amounts for demand in demands] == [(1000,), (1000,)], "one look at the team"
 
 
+async def test_who_is_let_pass_is_not_charged() -> None:
+    world = World()
+    await world.repository.create_entity("user:ann")
+    await world.repository.bypass("user:ann")
+    for mode in ("debt", "fit"):
+        found = await charged(world, 25, mode=mode)
+        assert (found.answer.http_status, found.charged, left(found)) == (200, False, None)
+    await world.repository.disable("user:ann")
+    world.clock.advance(3_600_000)
+    refused = await world.ask("charge", {**ASK, "tokens": 25})
+    assert refused.code is Code.ENTITY_DISABLED
+    await world.repository.enable("user:ann")
+    world.clock.advance(3_600_000)
+    assert left(await charged(world, 1)) == 9
+
+
+async def test_what_does_not_fit_in_shadow_is_not_charged() -> None:
+    world = World(url="memory://?shadow=on")
+    assert (await charged(world, 9, mode="fit")).charged
+    found = await charged(world, 2, mode="fit")
+    assert (found.answer.http_status, found.answer.shadowed, found.charged) == (200, True, False)
+    assert left(await charged(world, 2)) == -1
+
+
 async def test_a_charge_without_the_store() -> None:
     world = World(fail_open=True)
     await charged(world, 1)

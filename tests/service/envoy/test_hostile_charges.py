@@ -134,6 +134,14 @@ async def test_a_take_beside_a_charge_that_is_in_debt_takes_nothing() -> None:
         assert await level(wire.world) == 10 - 3 * 12  # what was used was used
 
 
+async def test_in_shadow_neither_looks_nor_charges_are_refused() -> None:
+    async with wired(World(url="memory://?shadow=on")) as wire:
+        for hits in (0, 12, 0, 5, 0):
+            reply = await should_rate_limit(wire, descriptor(*USER, hits=hits))
+            assert reply.overall_code == OK, hits
+        assert await level(wire.world) == -7
+
+
 @pytest.mark.parametrize(("sign", "left"), [(1, -40), (-1, 10)])
 async def test_a_charge_beyond_the_bound_is_not_free(sign: int, left: int) -> None:
     """Nobody reads the answer at a stream's end: the largest stream must not cost nothing."""

@@ -18,6 +18,7 @@ from headgate.core.errors import HeadgateError, RateLimiterUnavailable, StoreTro
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
 from headgate.core.store import PeekResult, Store
+from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine
 from headgate.service.decide.problems import (
     STORE_RETRY_MS,
@@ -189,12 +190,13 @@ async def charge(service: Service, request: ChargeRequest) -> ChargeResult:
     whole = combine(results)
     verdict = ruling.verdict if isinstance(ruling, Decision) else None
     repeated = isinstance(verdict, ChargeVerdict) and not verdict.applied
+    let_pass = verdict is not None and not verdict.demands  # by an operator, or a shadow
     service.tell([one._replace(tokens=0) if repeated else one for one in results], whole.allowed)
     wait_ms = whole.retry_after_ms
     if isinstance(verdict, ChargeVerdict) and verdict.standing is not None:
         wait_ms = verdict.standing.retry_after_ms
     answer = results[0] if request.is_single else whole
-    return ChargeResult(answer, mode, whole.allowed and not repeated, wait_ms)
+    return ChargeResult(answer, mode, whole.allowed and not (repeated or let_pass), wait_ms)
 
 
 def _parts(service: Service, request: ChargeRequest) -> list[_Part]:
@@ -359,7 +361,8 @@ class _Step:
         results = self._results(ruling, places, amounts)
         self._service.tell(results, True)
         verdict = ruling.verdict if isinstance(ruling, Decision) else None
-        if not isinstance(verdict, ChargeVerdict) or verdict.standing is None:
+        shadow = self._service.shadow
+        if shadow or not isinstance(verdict, ChargeVerdict) or verdict.standing is None:
             return results
         assert isinstance(ruling, Decision)
         after = self._results(ruling._replace(verdict=verdict.standing), places, amounts)
@@ -390,6 +393,8 @@ class _Step:
             found = await engine.consume(wants, dry_run=dry_run)
         except HeadgateError as error:
             return error
+        if dry_run and service.shadow and not found.verdict.allowed:
+            found = found._replace(verdict=ShadowVerdict(found.verdict))
         if observed and found.trouble is None:
             kind = "admitted" if found.verdict.allowed else "refused"
             engine.notify(kind, wants[0][0], wants[0][1])
