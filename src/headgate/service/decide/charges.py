@@ -132,7 +132,7 @@ def charging(engine: Engine, once: str | None = None) -> Engine:
     """The same engine, whose takes are charges, on its store and where that is away."""
     found = copy.copy(engine)
     found.store = ChargedStore(engine.store, once)  # type: ignore[assignment]
-    found.fallback = ChargedStore(engine.fallback, None)  # type: ignore[assignment]
+    found.fallback = ChargedStore(engine.fallback, once)  # type: ignore[assignment]
     return found
 
 
@@ -178,6 +178,9 @@ async def charge(service: Service, request: ChargeRequest) -> ChargeResult:
             await service.engine_request(ns, part.target, one, None)
             for part, one in zip(parts, wanted, strict=True)
         ]
+        if once is not None:
+            # Top-ups have keys, too, and the unknown may share an entity: neither meets these.
+            once = f"charge\n{parts[0].target.entity_id}\n{once}"
         ruling = await (ns.engine if takes else charging(ns.engine, once)).consume(wants)
     except HeadgateError as error:
         if isinstance(error, RateLimiterUnavailable) and error.maybe_applied:
