@@ -39,7 +39,7 @@ BUDGETS = {
     "aws": 3193,
     "cli": 3771,
     "client": 1786,
-    "core": 4910,
+    "core": 4940,
     "declare": 728,
     "integrations": 2202,
     "layers": 1389,
