@@ -44,7 +44,7 @@ BUDGETS = {
     "integrations": 2202,
     "layers": 1389,
     "service": 12830,
-    "stores": 13640,
+    "stores": 13660,
     "testing": 1853,
     "transport": 1860,
 }
