@@ -86,6 +86,13 @@ MUTANTS = [
     fault("a cancelled block is not refunded", "EnteredAcquire.__aexit__",
           "lease, kind is not None))", "lease, kind is not None and issubclass(kind, Exception)))",
           "tests/flows/test_cancellation.py::test_at_every_turn_a_cancel_leaves_nothing_behind"),
+    fault("a refund that was not sent yet is called off", "EnteredAcquire.__aexit__",
+          "await finish_shielded(", "await finish(",
+          "tests/flows/test_cancellation.py::"
+          "test_a_refund_that_waits_for_a_connection_survives_every_cancellation"),
+    fault("a loop that ends takes a refund along", "ShieldedTask.cancel",
+          "return False", "return super().cancel(msg)",
+          "tests/flows/test_cancellation.py::test_a_loop_that_ends_waits_for_refunds"),
     fault("a throttled key is let in as in an outage", "Engine.acquire",
           "except Throttled as trouble:", "except ZeroDivisionError as trouble:",
           "tests/flows/test_outage.py::test_a_throttled_key_is_refused_even_when_outages_are_allowed"),

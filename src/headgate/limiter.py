@@ -25,7 +25,13 @@ from headgate.layers.layer import Layer, Shadow
 from headgate.layers.stack import Layering, add_layers
 from headgate.repository import Repository, check_strict, layer_switches
 from headgate.stores.memory.buckets import stand_in
-from headgate.transport.gates import finish, gate_factory_for, is_cancelling, raise_if_cancelled
+from headgate.transport.gates import (
+    finish,
+    finish_shielded,
+    gate_factory_for,
+    is_cancelling,
+    raise_if_cancelled,
+)
 
 
 class Lease(LeaseAccount):
@@ -90,10 +96,10 @@ class EnteredAcquire(AcquireCall):
 
     async def __aexit__(self, kind: type[BaseException] | None, *error: object) -> None:
         lease: Lease = self._lease
-        if kind is None and lease.owed is None:
+        if lease.owed is None and (kind is None or lease.keep):
             lease.closed = True
         else:
-            await finish(lease.settlements.leave(lease, kind is not None))
+            await finish_shielded(lease.settlements.leave(lease, kind is not None))
 
 
 class PendingAcquire(EnteredAcquire):
@@ -129,7 +135,7 @@ async def _undo_if_cancelled(lease: Lease) -> None:
         await raise_if_cancelled()
     except BaseException:
         lease.keep = False
-        await lease.settlements.leave(lease, True)
+        await finish_shielded(lease.settlements.leave(lease, True))
         raise
 
 

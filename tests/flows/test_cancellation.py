@@ -19,9 +19,9 @@ from tests.flows.conftest import SlowStore, spend
 RPM = Limit.per_hour("rph", 100)
 
 
-def slow_limiter() -> RateLimiter:
+def slow_limiter(*, queues: bool = False) -> RateLimiter:
     limiter = RateLimiter("memory://", limits=[RPM], clock=FakeClock())
-    limiter.engine.use(SlowStore(limiter.engine.store))
+    limiter.engine.use(SlowStore(limiter.engine.store, queues=queues))
     return limiter
 
 
@@ -90,6 +90,92 @@ async def test_a_cancelled_exit_still_refunds() -> None:
             await task
         assert await limiter.engine.available("a", "api", None) == {"rph": 100}
     assert hits > 4
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+@pytest.mark.parametrize("why", ["an error", "a cancellation"])
+async def test_a_refund_that_waits_for_a_connection_survives_every_cancellation(
+    why: str, cancels: int
+) -> None:
+    """It was not sent yet, so it could be called off; but then nobody would give the tokens back
+    that were taken long ago."""
+
+    async def failing(limiter: RateLimiter, inside: asyncio.Event) -> None:
+        async with limiter.acquire("a", "api", {"rph": 10}):
+            inside.set()
+            if why == "an error":
+                raise ZeroDivisionError
+            await asyncio.sleep(1_000)
+
+    for turns in range(12):
+        limiter = slow_limiter(queues=True)
+        inside = asyncio.Event()
+        task = asyncio.ensure_future(failing(limiter, inside))
+        await inside.wait()
+        for _ in range(turns if why == "an error" else 0):
+            await asyncio.sleep(0)
+        for _ in range(cancels):
+            task.cancel()
+            for _ in range(turns if why == "a cancellation" else 1):
+                await asyncio.sleep(0)
+        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
+            await task
+        assert await limiter.engine.available("a", "api", None) == {"rph": 100}, turns
+
+
+@pytest.mark.parametrize("cancels", [1, 2, 3])
+async def test_an_acquire_that_is_called_off_gives_back_however_often(cancels: int) -> None:
+    """The first cancellation waits for what was sent, and what that took goes back all the same."""
+    hits = 0
+    for turns in range(12):
+        limiter = slow_limiter(queues=True)
+        task = asyncio.ensure_future(spend(limiter, "a", "api", rph=10))
+        for place in range(cancels):
+            for _ in range(1 if place else turns):
+                await asyncio.sleep(0)
+            task.cancel()
+        done, _ = await asyncio.wait((task,))
+        left = await limiter.engine.available("a", "api", None)
+        if done.pop().cancelled():
+            hits += 1
+            assert left == {"rph": 100}, turns
+    assert hits > 3
+
+
+class Busy(Layer):
+    """A store whose connections are all in use for a while."""
+
+    async def adjust(self, *args: Any, **options: Any) -> bool:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return await super().adjust(*args, **options)
+
+
+def test_a_loop_that_ends_waits_for_refunds() -> None:
+    """asyncio.run cancels every task at its end, also the one that sends the refund."""
+    limiters: list[RateLimiter] = []
+
+    async def main() -> None:
+        async def failing(limiter: RateLimiter) -> None:
+            async with limiter.acquire("a", "api", {"rph": 10}):
+                raise ZeroDivisionError
+
+        for turns in range(2, 8):
+            limiter = RateLimiter("memory://", limits=[RPM], clock=FakeClock())
+            limiter.engine.use(Busy(limiter.engine.store))
+            limiters.append(limiter)
+            background.append(asyncio.ensure_future(failing(limiter)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def left(limiter: RateLimiter) -> dict[str, int]:
+        return await limiter.engine.available("a", "api", None)
+
+    background: list[Any] = []
+    asyncio.run(main())
+    assert [asyncio.run(left(limiter)) for limiter in limiters] == [{"rph": 100}] * 6
+    for task in background:
+        assert task.cancelled() or isinstance(task.exception(), ZeroDivisionError)
 
 
 async def test_cancelling_all_or_none_over_several_buckets() -> None:

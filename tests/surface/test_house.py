@@ -35,19 +35,19 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1243,
+    ".": 1251,
     "admin": 1532,
     "aws": 3193,
     "cli": 4105,
     "client": 1786,
-    "core": 4936,
+    "core": 4968,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 12809,
-    "stores": 13623,
+    "service": 12908,
+    "stores": 13645,
     "testing": 1853,
-    "transport": 1840,
+    "transport": 1858,
 }
 
 PURE = (

@@ -175,10 +175,10 @@ class CombinedAnswer:
 class ChargeAnswer:
     """What became of a charge, and how the limits stand after it.
 
-    `charged` is False where it had to fit and did not, or where it had come before with the same
-    key. `check` says what is left, negative in debt; `results` are those of several buckets.
-    `retry_after_ms` is the time until there is something again: 0 where there is, None where that
-    never comes.
+    `charged` is False where nothing was taken: it had to fit and did not, it had come before with
+    the same key, or an operator lets the entity pass. `check` says what is left, negative in debt;
+    `results` are those of several buckets. `retry_after_ms` is the time until there is something
+    again: 0 where there is, None where that never comes.
     """
 
     charged: bool

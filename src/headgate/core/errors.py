@@ -345,6 +345,16 @@ class UndoLost(Unreachable):
         )
 
 
+class PartlyApplied(StoreTrouble):
+    """Some buckets of an adjustment were moved and others were not, so it must not be made again
+    as if nothing had happened. It is no sign that the store is away."""
+
+    maybe_applied = True
+
+    def __init__(self, trouble: StoreTrouble) -> None:
+        super().__init__(f"some of the buckets were adjusted, others were not: {trouble}")
+
+
 class StoreDenied(StoreTrouble):
     """The store refuses the limiter itself: a right, the login or the table is missing. Nothing was
     taken, and waiting does not help: an operator does.

@@ -13,10 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from headgate.core.decision import Demand, Verdict, judge
-from headgate.core.errors import HeadgateError, StoreTrouble, Throttled, UndoLost
+from headgate.core.errors import (
+    HeadgateError,
+    PartlyApplied,
+    StoreDenied,
+    StoreTrouble,
+    Throttled,
+    UndoLost,
+)
 from headgate.core.history import AuditEvent, UsageQuery
 from headgate.core.levels import CommonLevels, Lookup, Namespace, Page
 from headgate.core.record import BucketKey, Record
@@ -161,6 +168,13 @@ async def consume_one_by_one(
         except HeadgateError as error:
             found.append(error)
     return found
+
+
+def raise_adjust_trouble(trouble: StoreTrouble, *, moved: bool) -> NoReturn:
+    """Raises why a bucket was not adjusted; `moved` says whether another of the same call was."""
+    if not moved or trouble.maybe_applied or isinstance(trouble, StoreDenied):
+        raise trouble
+    raise PartlyApplied(trouble) from trouble
 
 
 def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refused: bool) -> None:

@@ -14,9 +14,9 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Result = TypeVar("Result")
 Thing = TypeVar("Thing")
@@ -151,6 +151,14 @@ class SentWork(asyncio.Future[Result]):
         return False
 
 
+class ShieldedTask(asyncio.Task[Result]):
+    """Work that nobody can call off before it is sent either: neither who waits for it, nor a loop
+    that cancels all its tasks at its end, and then waits for them."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
 async def wait_finished(work: asyncio.Future[Result]) -> Result:
     """What the work comes to, also if the waiting task is cancelled meanwhile.
 
@@ -190,6 +198,16 @@ async def finish(call: Awaitable[Result]) -> Result:
         raise
     await raise_if_cancelled()
     return result
+
+
+async def finish_shielded(call: Coroutine[Any, Any, Result]) -> Result:
+    """The same, with the call carried out however often the task is cancelled meanwhile, also while
+    it waits for a connection. It costs a task: for what gives back, not for every call."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # a simulation: there is nobody who could cancel
+        return await call
+    return await finish(wait_finished(ShieldedTask(call, loop=loop)))
 
 
 async def raise_if_cancelled() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from headgate import Limit
 from headgate.core.errors import StoreDenied, StoreTrouble
+from headgate.layers.breaker import BreakerOpen
 from headgate.service.settings import OnUnknown
 from tests.service.decide.kit import DOWN, World
 
@@ -303,7 +304,147 @@ SEVERAL = [
          verb="batch"),
 ]  # fmt: skip
 
+
+def charge(name: str, tokens: int, status: int, body: Mapping[str, Any], headers: Any = None,
+           *, more: Mapping[str, Any] | None = None, **how: Any) -> Case:  # fmt: skip
+    given = ask(tokens=tokens, **(more or {}))
+    return Case(f"charge {name}", given, status, body, headers or {}, "charge", **how)
+
+
+def charged(tokens: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    return ("charge", ask(tokens=tokens, **more))
+
+
+TEAM = {**USER_AND_IP, "tokens": 12}
+KEYED = {"idempotency_key": "stream-1"}
+OF_CHAT = {"resource": "chat"}
+CHARGES = [
+    charge("that is there", 4, 200,
+           {"allowed": True, "charged": True, "mode": "debt", "tokens_remaining": 6,
+            "retry_after_seconds": 0.0, "reset_at": "2023-11-14T22:13:22.000Z", "error": MISSING},
+           {"x-ratelimit-remaining": "6", "ratelimit": '"search_user";r=6;t=1',
+            "retry-after": None}),
+    charge("into debt", 25, 200,
+           {"allowed": True, "charged": True, "mode": "debt", "tokens_remaining": -15,
+            "retry_after_seconds": 8.0},
+           {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "0", "retry-after": None,
+            "x-ratelimit-reset": str(START_S + 13)}),
+    Case("a debt is waited for", ask(), 429,
+         {"tokens_remaining": -15, "retry_after_seconds": 8.0},
+         {"retry-after": "8", "x-ratelimit-remaining": "0"}, before=(charged(25),),
+         code="RATE_LIMIT_EXCEEDED"),
+    Case("a debt is paid to the millisecond", ask(), 429, {"retry_after_seconds": 0.001},
+         before=(charged(25),), advance_ms=7_999, code="RATE_LIMIT_EXCEEDED"),
+    Case("after a debt", ask(), 200, {"tokens_remaining": 0}, before=(charged(25),),
+         advance_ms=8_000),
+    charge("deeper into debt", 5, 200, {"charged": True, "tokens_remaining": -20},
+           before=(charged(25),)),
+    charge("that gives back", -3, 200, {"charged": True, "tokens_remaining": 4}, before=(took(9),)),
+    charge("that gives back more than is missing", -1_000_000, 200,
+           {"charged": True, "tokens_remaining": 10, "retry_after_seconds": 0.0},
+           before=(took(9),)),
+    Case("what was given back too much makes no burst", ask(tokens=1), 429, {"allowed": False},
+         before=(charged(-500), took(10)), code="RATE_LIMIT_EXCEEDED"),
+    charge("that gives back to nobody who has used something", -5, 200, {"tokens_remaining": 10}),
+    charge("of nothing", 0, 200, {"charged": True, "tokens_remaining": 10}),
+    charge("with a key that comes again", 4, 200,
+           {"charged": False, "allowed": True, "tokens_remaining": 6}, more=KEYED,
+           before=(charged(4, **KEYED),)),
+    charge("with a key that comes again with another amount", 9, 200,
+           {"charged": False, "tokens_remaining": 6}, more=KEYED, before=(charged(4, **KEYED),)),
+    charge("with a key of somebody else", 4, 200, {"charged": True, "tokens_remaining": 6},
+           more=KEYED, before=(charged(4, **{**KEYED, "identifier": "somebody else"}),)),
+    charge("with a key of yesterday", 4, 200, {"charged": True, "tokens_remaining": 6}, more=KEYED,
+           before=(charged(4, **KEYED),), advance_ms=86_400_000),
+    charge("that fits", 10, 200, {"charged": True, "mode": "fit", "tokens_remaining": 0},
+           more={"mode": "fit"}),
+    charge("that must fit and does not", 3, 429,
+           {"charged": False, "mode": "fit", "allowed": False, "retry_after_seconds": 1.0},
+           {"retry-after": "1"}, more={"mode": "fit"}, before=(took(9),),
+           code="RATE_LIMIT_EXCEEDED"),
+    charge("that must fit and gives back", -3, 200, {"charged": True, "tokens_remaining": 4},
+           more={"mode": "fit"}, before=(took(9),)),
+    charge("that never fits", 11, 422, {"field": "tokens"}, more={"mode": "fit"},
+           code="DEMAND_TOO_LARGE"),
+    Case("charge of an endpoint's cost", ask(endpoint="/api/ml/predict"), 200,
+         {"charged": True, "tokens_remaining": 6}, verb="charge"),
+    Case("charge of amounts by limit", chat(rpm=5, tpm=500), 200,
+         {"charged": True, "tokens_remaining": -2},
+         {"ratelimit": '"chat.rpm";r=0;t=20, "chat.tpm";r=999500;t=1'}, verb="charge"),
+    charge("of tokens where the policy says of which limit", 500, 200,
+           {"tokens_remaining": 999_500}, more={"resource": "counted"}),
+    charge("of several limits", 1, 400, {"field": "tokens", "detail": AMBIGUOUS}, more=OF_CHAT,
+           code="INVALID_REQUEST"),
+    Case("charge of a limit there is not", chat(rpm=1, tmp=500), 400, {"field": "amounts.tmp"},
+         verb="charge", code="INVALID_REQUEST"),
+    charge("of a limit that never refills", 5, 200,
+           {"tokens_remaining": -2, "retry_after_seconds": None}, more={"resource": "once"}),
+    charge("of a policy on trial", 5, 200, {"allowed": True, "charged": True},
+           more={"resource": "trial"}),
+    Case("charge of the global scope", {"scope": "global", "resource": "all", "tokens": 1_001},
+         200, {"tokens_remaining": -1}, verb="charge"),
+    Case("charge of an entity", named("key-1", tokens=12), 200,
+         {"charged": True, "tokens_remaining": -3, "tokens_capacity": 9}, verb="charge",
+         stored=KEY_1),
+    charge("of the unknown, who share", 4, 200, {"tokens_remaining": -3},
+           more={"identifier": "somebody else"}, before=(charged(9),),
+           settings={"unknown": OnUnknown.SHARED}),
+    charge("of the unknown, who are denied", 4, 404, {"field": "identifier"},
+           settings={"unknown": OnUnknown.DENY}, code="ENTITY_NOT_FOUND"),
+    charge("in a missing namespace", 4, 404, {"code": "NOT_FOUND"},
+           more={"namespace": "elsewhere"}, code="NOT_FOUND"),
+    Case("charge of several", TEAM, 200,
+         {"allowed": True, "charged": True, "tokens_remaining": -8, "blocking": None,
+          "most_restrictive": {"scope": "ip", "resource": "api.search"},
+          "retry_after_seconds": 9.0},
+         {"ratelimit": '"search_user";r=0;t=1, "search_ip";r=0;t=1, "global_default";r=988;t=1'},
+         verb="charge"),
+    Case("charge of several that must fit", {**TEAM, "tokens": 4, "mode": "fit"}, 429,
+         {"charged": False, "blocking": {"scope": "ip", "resource": "api.search"}},
+         {"x-ratelimit-blocking-scope": "ip"}, verb="charge",
+         before=(("check_all", USER_AND_IP),), code="RATE_LIMIT_EXCEEDED"),
+    Case("charge of several, refused, takes nothing", ask(tokens=9), 200, {"tokens_remaining": 0},
+         before=(("check_all", USER_AND_IP), ("charge", {**TEAM, "tokens": 4, "mode": "fit"}))),
+    charge("while the store is away, fail open", 25, 200,
+           {"charged": True, "degraded": True, "tokens_remaining": -15},
+           {"x-ratelimit-degraded": "true"}, settings={"fail_open": True}, before=(took(5),),
+           down=DOWN),
+    charge("that may have been taken", 4, 504, {"code": "DEADLINE_EXCEEDED"},
+           {"retry-after": "1"}, before=(took(5),), down=DOWN, code="DEADLINE_EXCEEDED"),
+    charge("that was not sent", 4, 503, {"charged": False, "degraded": True},
+           {"retry-after": "1"}, before=(took(5),), down=BreakerOpen(0, 5, None),
+           code="STORAGE_UNAVAILABLE"),
+    charge("to a store that refuses the service", 4, 500, {"code": "STORAGE_DENIED"},
+           settings={"fail_open": True}, before=(took(5),), down=DENIED, code="STORAGE_DENIED"),
+]  # fmt: skip
+
+BAD_CHARGES = [
+    bad(f"charge of {name}", request, field_name, "charge")
+    for name, request, field_name in (
+        ("nothing at all", {}, "resource"),
+        ("too much", ask(tokens=2_000_001), "tokens"),
+        ("too much given back", ask(tokens=-2_000_001), "tokens"),
+        ("too large an amount", ask(amounts={"tokens": -2_000_001}), "amounts.tokens"),
+        ("too much of one of several",
+         {"descriptors": [{"scope": "global", "resource": "a", "tokens": 2_000_001}]},
+         "descriptors[0].tokens"),
+        ("both amounts", ask(tokens=1, amounts={"tokens": 1}), "amounts"),
+        ("nobody", {"resource": "a", "tokens": 1}, "identifier"),
+        ("a scope nobody knows", ask(scope="nobodys", tokens=1), "scope"),
+        ("no address", {**TEAM, "metadata": {}}, "descriptors[1].identifier"),
+        ("a resource and descriptors", {**TEAM, "resource": "a"}, "resource"),
+        ("an entity and an identifier", named("key-1", identifier="a"), "entity"),
+        ("a mode nobody knows", ask(tokens=1, mode="later"), "mode"),
+        ("a key for what must fit", ask(tokens=1, mode="fit", **KEYED), "idempotency_key"),
+        ("a long key", ask(tokens=1, idempotency_key="x" * 1_000), "idempotency_key"),
+        ("a key with a line in it", ask(tokens=1, idempotency_key="a\nb"), "idempotency_key"),
+        ("taking and giving back that must fit",
+         {**ask(amounts={"tokens": 1, "hourly": -1}, mode="fit"), "resource": "both"}, "mode"),
+    )
+]  # fmt: skip
+
 BAD = [
+    *BAD_CHARGES,
     bad("nothing", {}, "resource"),
     bad("nobody", {"resource": "a"}, "identifier"),
     bad("no resource", {"identifier": "a"}, "resource"),
@@ -366,7 +507,17 @@ BAD = [
     bad("dry_run of a peek", ask(dry_run=False), "dry_run", "peek"),
 ]  # fmt: skip
 
-CASES = [*DECISIONS, *AMOUNTS, *SEVERAL_LIMITS, *NAMES, *OUTAGES, *UNKNOWN, *SEVERAL, *BAD]
+CASES = [
+    *DECISIONS,
+    *AMOUNTS,
+    *SEVERAL_LIMITS,
+    *NAMES,
+    *OUTAGES,
+    *UNKNOWN,
+    *SEVERAL,
+    *CHARGES,
+    *BAD,
+]
 
 
 async def answer_to(case: Case, world: World, send: Callable[[str, Any], Awaitable[Any]]) -> Any:

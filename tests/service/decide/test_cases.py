@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from headgate.service.decide.answers import (
+    ChargeResult,
     CheckResult,
     CombinedResult,
     batch_item,
@@ -22,11 +23,18 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.problems import Code, ServiceError, problem_body
 from headgate.service.grpc.calls import values_of
-from headgate.service.http.messages import check_headers, combined_headers, problem_headers
+from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
+from headgate.service.http.messages import (
+    charge_reply,
+    check_headers,
+    combined_headers,
+    problem_headers,
+)
 from tests.service.decide.cases import (
     AMOUNTS,
     BAD,
     CASES,
+    CHARGES,
     NAMES,
     SEVERAL_LIMITS,
     Case,
@@ -43,7 +51,7 @@ from tests.service.envoy.kit import (
     headers_of,
     should_rate_limit,
 )
-from tests.service.grpc.kit import Wire, message_of, sent, wired
+from tests.service.grpc.kit import Wire, charge_answer, message_of, sent, wired
 from tests.service.http.kit import PATHS, Board, dumped, rest_of, run, served
 
 
@@ -54,6 +62,9 @@ def said(answer: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
             return answer.http_status, check_body(answer), dict(check_headers(answer))
         case CombinedResult():
             return answer.http_status, combined_body(answer), dict(combined_headers(answer))
+        case ChargeResult():
+            status, body, fields = charge_reply(answer)
+            return status, body, dict(fields)
         case ServiceError():
             return answer.code.http_status, problem_body(answer), dict(problem_headers(answer))
     return 200, {"results": [batch_item(one) for one in answer]}, {}
@@ -124,6 +135,8 @@ async def test_case_over_grpc(case: Case) -> None:
     world = World(**case.settings)
     async with wired(world) as wire:
         answer = await answer_to(case, world, lambda verb, values: sent(wire, verb, values))
+    if isinstance(answer, pb.ChargeResponse):
+        answer = charge_answer(answer)
     if case.code == "STORAGE_UNAVAILABLE":
         assert isinstance(answer, ServiceError)
         assert (answer.code, answer.retry_after_ms) == (case.code, 1000)
@@ -132,12 +145,21 @@ async def test_case_over_grpc(case: Case) -> None:
     judge(case, *said(answer), world)
 
 
-# No dry run, no endpoint, no batch; what is bad elsewhere is made usable here.
+# No dry run, no endpoint, no batch, no mode; what is bad elsewhere is made usable here.
+def is_charge_of_envoy(case: Case) -> bool:
+    """By hits of one bucket, which is in no debt yet: Envoy says who is from then on refused."""
+    told = {"mode", "idempotency_key", "endpoint", "amounts", "descriptors", "entity"}
+    asked = (case.request, *(values for _, values in case.before))
+    in_debt = [values for verb, values in case.before if verb == "charge" and case.verb == "charge"]
+    return not in_debt and case.code is None and not any(told & one.keys() for one in asked)
+
+
 UNASKABLE = {
     "an endpoint's cost", "an unpriced endpoint costs 1", "tokens go before the endpoint's cost",
     "a dry run takes nothing", "a dry run says no", "a batch has a result each",
     "several limits in one policy",
     *(case.name for case in (*BAD, *AMOUNTS, *SEVERAL_LIMITS, *NAMES)),
+    *(case.name for case in CHARGES if not is_charge_of_envoy(case)),
 }  # fmt: skip
 
 
@@ -152,11 +174,17 @@ async def ask_envoy(wire: Wire, verb: str, values: Any) -> Any:
         descriptor(
             (scope, names.get(scope, values.get("identifier"))), ("resource", one["resource"])
         )
-        for one in ([values] if verb == "check" else values["descriptors"])
+        for one in values.get("descriptors", [values])
         for scope in [one.get("scope", "user")]
     ]
     hits, domain = values.get("tokens", 0), values.get("namespace", "default")
-    return await should_rate_limit(wire, *descriptors, hits=hits, domain=domain)
+    if verb == "charge":  # hits on what was looked at, or given back
+        for one in descriptors:
+            one.hits_addend.value = 0
+        await should_rate_limit(wire, *descriptors, domain=domain)
+        for one in descriptors:
+            one.hits_addend.value, one.is_negative_hits = abs(hits), hits < 0
+    return await should_rate_limit(wire, *descriptors, hits=max(0, hits), domain=domain)
 
 
 @pytest.mark.parametrize("case", ASKABLE, ids=lambda case: case.name)
@@ -176,7 +204,9 @@ async def test_case_over_envoy(case: Case) -> None:
         assert reply.overall_code == OK
         assert reply.raw_body == b""
         if "tokens_remaining" in case.body:
-            assert case.body["tokens_remaining"] in [s.limit_remaining for s in reply.statuses]
+            assert max(0, case.body["tokens_remaining"]) in [
+                s.limit_remaining for s in reply.statuses
+            ]
         return
     assert reply.overall_code == OVER_LIMIT
     assert headers["content-type"] == "application/problem+json"

@@ -16,6 +16,8 @@ from headgate.service.decide.charges import LOOKED_MAX, Looked
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.rules import Rule
 from headgate.service.metrics import ServiceMetrics
+from headgate.service.settings import OnUnknown
+from headgate.stores.memory import buckets
 from tests.service.decide.kit import RULES, TableRules, World, rule
 
 ASK = {"identifier": "ann", "resource": "api.search"}  # 10 tokens, 2 a second
@@ -170,6 +172,45 @@ async def test_a_key_makes_it_happen_once() -> None:
     assert (both.code, both.field) == (Code.INVALID_REQUEST, "idempotency_key")
 
 
+async def test_a_key_is_of_one_identifier_and_of_charges() -> None:
+    """Neither a stranger who shares the bucket nor a top-up uses it up."""
+    world = World(unknown=OnUnknown.SHARED)
+    for name, then in (("a", 8), ("b", 6), ("a", 6)):
+        found = await charged(world, 2, identifier=name, idempotency_key="1")
+        assert left(found) == then
+    world = World()
+    await world.repository.set_limits("user:ann", [Limit("tokens", 10, 2, 1)], "api.search")
+    await charged(world, 5)
+    assert await world.repository.top_up("user:ann", "api.search", {"tokens": 2}, "1")
+    assert left(await charged(world, 4, idempotency_key="1")) == 3
+    named = {"entity": "user:ann", "resource": "api.search", "tokens": 4, "idempotency_key": "1"}
+    assert (await world.ask("charge", named)).charged is False, "the same one, named otherwise"
+
+
+async def test_a_key_makes_it_happen_once_while_the_store_is_away() -> None:
+    world = World(fail_open=True)
+    await charged(world, 1)
+    world.goes_down()
+    found = [await charged(world, 4, idempotency_key="stream-1") for _ in range(2)]
+    assert [(one.charged, left(one)) for one in found] == [(True, 6), (False, 6)]
+
+
+async def test_whoever_makes_up_many_keys_keeps_nobody_from_charging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bucket is charged as ever; that of this process, which stands in for it, is not."""
+    monkeypatch.setattr(buckets, "ONCE_MAX", 3)
+    world = World(fail_open=True)
+    for n in range(6):
+        found = await charged(world, 0, identifier="mallory", idempotency_key=str(n))
+    for spent in (4, 8):
+        found = await charged(world, 4, idempotency_key=str(spent))
+        assert (found.charged, found.answer.degraded, left(found)) == (True, False, 10 - spent)
+    assert not (await charged(world, 4, idempotency_key="4")).charged
+    memory: Any = world.store.store
+    assert len(memory._once) == 3
+
+
 async def test_several_at_once_and_parents() -> None:
     """Two entities of one team: the team is charged for both."""
     world = World(TableRules({("user", None): rule("team", 10)}))
@@ -211,6 +252,30 @@ async def test_a_child_and_its_parent_at_once() -> None:
     ]
     demands = merge_demands([one for plan in plans for one in plan.demands(LOOK)])
     assert [demand.amounts for demand in demands] == [(1000,), (1000,)], "one look at the team"
+
+
+async def test_who_is_let_pass_is_not_charged() -> None:
+    world = World()
+    await world.repository.create_entity("user:ann")
+    await world.repository.bypass("user:ann")
+    for mode in ("debt", "fit"):
+        found = await charged(world, 25, mode=mode)
+        assert (found.answer.http_status, found.charged, left(found)) == (200, False, None)
+    await world.repository.disable("user:ann")
+    world.clock.advance(3_600_000)
+    refused = await world.ask("charge", {**ASK, "tokens": 25})
+    assert refused.code is Code.ENTITY_DISABLED
+    await world.repository.enable("user:ann")
+    world.clock.advance(3_600_000)
+    assert left(await charged(world, 1)) == 9
+
+
+async def test_what_does_not_fit_in_shadow_is_not_charged() -> None:
+    world = World(url="memory://?shadow=on")
+    assert (await charged(world, 9, mode="fit")).charged
+    found = await charged(world, 2, mode="fit")
+    assert (found.answer.http_status, found.answer.shadowed, found.charged) == (200, True, False)
+    assert left(await charged(world, 2)) == -1
 
 
 async def test_a_charge_without_the_store() -> None:

@@ -11,7 +11,7 @@ import grpc
 
 from headgate.core.decision import LimitStatus
 from headgate.core.limits import Limit
-from headgate.service.decide.answers import CheckResult, CombinedResult
+from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.guard import CODE_KEY, FIELD_KEY, RETRY_KEY, GrpcSettings
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
@@ -144,6 +144,16 @@ def check_answer(reply: pb.CheckRateLimitResponse) -> CheckResult:
         reply.shadowed,
         reply.dry_run,
         entity=maybe(reply, "entity"),
+    )
+
+
+def charge_answer(reply: pb.ChargeResponse) -> ChargeResult:
+    seconds = maybe(reply, "retry_after_seconds")
+    return ChargeResult(
+        answer_of(reply.check if reply.HasField("check") else reply.combined),
+        next(word for word, mode in MODES.items() if mode == reply.mode),
+        reply.charged,
+        None if seconds is None else round(seconds * 1000),
     )
 
 

@@ -43,10 +43,8 @@ def tls_server(papers: Papers, *options: str) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def port(papers: Papers) -> Iterator[int]:
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(serve_tls, "HANDSHAKE_S", HANDSHAKE_S)
-        with tls_server(papers, "--connections-max", str(CONNECTIONS_MAX)) as found:
-            yield found
+    with tls_server(papers, "--connections-max", str(CONNECTIONS_MAX)) as found:
+        yield found
 
 
 def trusting(papers: Papers, name: str | None = None) -> ssl.SSLContext:
@@ -78,7 +76,9 @@ def is_served(port: int, papers: Papers) -> bool:
 def test_unfinished_handshakes_are_counted_and_end(port: int, papers: Papers) -> None:
     assert is_served(port, papers)
     until(lambda: sockets_on(port) == 1)  # the listener
-    with ExitStack() as stack:
+    # A short deadline only where one has to pass: a busy machine takes longer to serve a client.
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patches:
+        patches.setattr(serve_tls, "HANDSHAKE_S", HANDSHAKE_S)
         lines = [stack.enter_context(connect(port)) for _ in range(3 * CONNECTIONS_MAX)]
         for line in lines[::2]:
             with suppress(OSError):  # it is one too many, and closed already

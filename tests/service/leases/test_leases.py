@@ -186,6 +186,46 @@ async def test_bad_changes_change_nothing(verb: str, values: Any, world: World) 
     assert await left(world) == 6
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_what_a_lease_grows_by_at_once_is_bounded_as_a_take_is(by_name: bool) -> None:
+    """One change takes no more than one request may ask; what is held in all may be more."""
+    world = World(amount_max=5)
+    field = "amounts.tokens" if by_name else "tokens"
+
+    def much(tokens: int) -> dict[str, Any]:
+        return {"amounts": {"tokens": tokens}} if by_name else {"tokens": tokens}
+
+    lease_id = await held(world, 4)
+    for verb, tokens, bounds in (("adjust", 6, "-5 to 5"), ("adjust", -6, "-5 to 5"),
+                                 ("settle", 10, "0 to 9")):  # fmt: skip
+        error = await world.ask(verb, much(tokens), lease_id)
+        assert (error.code, error.field) == (Code.INVALID_REQUEST, field)
+        assert f"must be a whole number from {bounds}" in error.detail
+        assert await left(world) == 6
+    for held_then in (9, 14):
+        assert (await world.ask("adjust", much(5), lease_id)).held == {"tokens": held_then}
+    assert (await world.ask("release", much(8), lease_id)).held == {"tokens": 6}
+    assert (await world.ask("settle", much(11), lease_id)).held == {"tokens": 11}
+    assert (await world.ask("settle", much(11), lease_id)).held == {"tokens": 11}
+    other = await held(world, 1, identifier="ann")
+    assert (await world.ask("settle", much(6), other)).state is LeaseState.SETTLED
+
+
+async def test_what_an_endpoint_costs_is_the_operators_word() -> None:
+    """The bound is for what callers say; a policy file may say more."""
+    world = World(amount_max=2)
+    priced = ask(endpoint="/api/ml/predict")
+    assert (await world.ask("check", priced)).tokens_remaining == 6
+    assert (await world.ask("charge", priced)).answer.tokens_remaining == 2
+    batch = await world.ask("batch", {"requests": [ask(endpoint="/"), priced]})
+    assert [one.http_status for one in batch] == [200, 429]
+    world.clock.advance(5_000)
+    both = {**priced, "descriptors": [{"scope": "user", "resource": "api.search"}]}
+    del both["resource"], both["scope"]
+    assert (await world.ask("check_all", both)).results[0].tokens_remaining == 6
+    assert (await world.ask("acquire", priced)).lease.held == {"tokens": 4}
+
+
 async def test_a_lease_taken_while_the_store_was_away_is_labelled_and_ends_locally() -> None:
     world = World(fail_open=True)
     world.goes_down()

@@ -94,7 +94,7 @@ def test_how_much_may_be_asked_at_once_is_an_option_and_in_the_document() -> Non
             fields = schemas[name]["properties"]
             assert fields["tokens"]["maximum"] == wanted
             assert fields["amounts"]["additionalProperties"]["maximum"] == wanted
-        for name in ("Charge", "ChargedDescriptor"):
+        for name in ("Charge", "ChargedDescriptor", "Change"):
             fields = schemas[name]["properties"]
             for number in (fields["tokens"], fields["amounts"]["additionalProperties"]):
                 assert (number["minimum"], number["maximum"]) == (-wanted, wanted)

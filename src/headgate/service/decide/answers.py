@@ -117,7 +117,8 @@ class AcquireResult(NamedTuple):
 class ChargeResult(NamedTuple):
     """How the limits stand after a charge; refused where it had to fit and did not.
 
-    `charged` is False where it was refused, or had come before with the same idempotency key.
+    `charged` is False where nothing was taken: it was refused, or had come before with the same
+    idempotency key, or an operator lets the entity pass.
     `wait_ms` is the time until there is something again, 0 where there is.
     """
 

@@ -18,11 +18,19 @@ from headgate.core.errors import HeadgateError, RateLimiterUnavailable, StoreTro
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
 from headgate.core.store import PeekResult, Store
+from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine
 from headgate.service.decide.batch_engine import DecisionOrError
-from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
+from headgate.service.decide.problems import (
+    STORE_RETRY_MS,
+    Code,
+    ServiceError,
+    invalid,
+    raise_service_error,
+)
 from headgate.service.decide.requests import (
     ChargeRequest,
+    CheckDescriptor,
     DescriptorsRequest,
     check_amounts,
     identifier_of,
@@ -125,7 +133,7 @@ def charging(engine: Engine, once: str | None = None) -> Engine:
     """The same engine, whose takes are charges, on its store and where that is away."""
     found = copy.copy(engine)
     found.store = ChargedStore(engine.store, once)  # type: ignore[assignment]
-    found.fallback = ChargedStore(engine.fallback, None)  # type: ignore[assignment]
+    found.fallback = ChargedStore(engine.fallback, once)  # type: ignore[assignment]
     return found
 
 
@@ -171,6 +179,9 @@ async def charge(service: Service, request: ChargeRequest) -> ChargeResult:
             await service.engine_request(ns, part.target, one, None)
             for part, one in zip(parts, wanted, strict=True)
         ]
+        if once is not None:
+            # Top-ups have keys, too, and the unknown may share an entity: neither meets these.
+            once = f"charge\n{parts[0].target.entity_id}\n{once}"
         ruling = await (ns.engine if takes else charging(ns.engine, once)).consume(wants)
     except HeadgateError as error:
         if isinstance(error, RateLimiterUnavailable) and error.maybe_applied:
@@ -183,12 +194,13 @@ async def charge(service: Service, request: ChargeRequest) -> ChargeResult:
     whole = combine(results)
     verdict = ruling.verdict if isinstance(ruling, Decision) else None
     repeated = isinstance(verdict, ChargeVerdict) and not verdict.applied
+    let_pass = verdict is not None and not verdict.demands  # by an operator, or a shadow
     service.tell([one._replace(tokens=0) if repeated else one for one in results], whole.allowed)
     wait_ms = whole.retry_after_ms
     if isinstance(verdict, ChargeVerdict) and verdict.standing is not None:
         wait_ms = verdict.standing.retry_after_ms
     answer = results[0] if request.is_single else whole
-    return ChargeResult(answer, mode, whole.allowed and not repeated, wait_ms)
+    return ChargeResult(answer, mode, whole.allowed and not (repeated or let_pass), wait_ms)
 
 
 def _parts(service: Service, request: ChargeRequest) -> list[_Part]:
@@ -230,26 +242,58 @@ def _unknown_fate() -> ServiceError:
 # Looks, takes and charges in one request, as Envoy sends them.
 
 
+Kind = tuple[str, str, str]  # namespace, scope, resource
+
+
+class Asked(NamedTuple):
+    """What a descriptor asks. `kind` is what it is about; None where the hits themselves or the
+    policy say whether they are a charge."""
+
+    hit: CheckDescriptor
+    kind: Kind | None
+
+
 class Looked:
-    """Which kinds of buckets (namespace, scope, resource) were looked at with no hits: what hits
-    one later is a charge. The oldest make room, and are learned again from the next look."""
+    """Which kinds of buckets were looked at with no hits: what hits
+    one later is a charge. Those that nobody has looked at for longest make room, and are learned
+    again from the next look."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], None] = {}
+        self._seen: dict[Kind, None] = {}
 
-    def __contains__(self, kind: tuple[str, str, str]) -> bool:
+    def __contains__(self, kind: object) -> bool:
         return kind in self._seen
 
-    def note(self, kind: tuple[str, str, str]) -> None:
-        if kind in self._seen:
-            return
+    def note(self, kind: Kind) -> None:
+        self._seen.pop(kind, None)
         if len(self._seen) >= LOOKED_MAX:
             del self._seen[next(iter(self._seen))]
         self._seen[kind] = None
 
+    def hits_of(self, asked: Sequence[Asked | None]) -> list[CheckDescriptor | None]:
+        """The hits, those marked that are what a stream has cost and not what a request asks for.
+
+        Envoy does not say at which end of a stream it asks. Its way to charge at the end is to look
+        at the beginning, with no hits: so hits on what is looked at are charges, unless the policy
+        has said it. A look changes what the hits of others mean, so the caller must be one who may
+        ask all of this.
+        """
+        for one in asked:
+            if one is not None and one.kind is not None and one.hit.tokens == 0:
+                self.note(one.kind)
+        return [
+            one
+            and (one.hit._replace(charge=True) if one.kind in self and one.hit.tokens else one.hit)
+            for one in asked
+        ]
+
 
 async def decide_hits(service: Service, request: DescriptorsRequest) -> CombinedResult:
-    """Takes of all descriptors or of none, after every look has passed; charges in any case."""
+    """Takes of all descriptors or of none, after every look has passed; charges in any case.
+
+    What would refuse the request is found out before anything is taken (S6): whether there is a
+    limit for each part, and whether a look at what is charged would pass.
+    """
     hits = request.descriptors
     looks = [at for at, hit in enumerate(hits) if hit.tokens == 0 and not hit.charge]
     charges = [at for at, hit in enumerate(hits) if hit.charge]
@@ -257,8 +301,11 @@ async def decide_hits(service: Service, request: DescriptorsRequest) -> Combined
         return await service.check_all(request)
     takes = [at for at in range(len(hits)) if at not in (*looks, *charges)]
     step = _Step(service, request)
-    results = dict(zip(looks, await step.look(looks), strict=True))
-    passes = all(one.code is None for one in results.values())
+    if takes and charges:
+        await step.prepare()
+    seen = await step.look([*looks, *charges] if takes else looks)
+    results = dict(zip(looks, seen, strict=False))
+    passes = all(one.code is None for one in seen)
     results |= zip(takes, await step.take(takes, dry_run=not passes), strict=True)
     passes = passes and all(results[at].code is None for at in takes)
     told = [results[at] for at in sorted(results)]
@@ -280,6 +327,19 @@ class _Step:
             service.targets.of(rules, hit.scope, identifier_of(rules, request, at), hit.resource)
             for at, hit in enumerate(request.descriptors)
         ]
+
+    async def prepare(self) -> None:
+        """Raises where some part of the request cannot be decided at all."""
+        service, hits, targets = self._service, self._hits, self._targets
+        try:
+            ns = await service.namespace(self._namespace)
+            for hit, target in zip(hits, targets, strict=True):
+                want = await service.engine_request(ns, target, LOOK, hit.limits)
+                await ns.engine.plan(want[0], want[1], want[3], service.clock())
+        except StoreTrouble:  # it is met again where it is known what it means
+            return
+        except HeadgateError as error:
+            raise_service_error(error)
 
     async def look(self, places: Sequence[int]) -> list[CheckResult]:
         looks = [LOOK] * len(places)
@@ -305,7 +365,8 @@ class _Step:
         results = self._results(ruling, places, amounts)
         self._service.tell(results, True)
         verdict = ruling.verdict if isinstance(ruling, Decision) else None
-        if not isinstance(verdict, ChargeVerdict) or verdict.standing is None:
+        shadow = self._service.shadow
+        if shadow or not isinstance(verdict, ChargeVerdict) or verdict.standing is None:
             return results
         assert isinstance(ruling, Decision)
         after = self._results(ruling._replace(verdict=verdict.standing), places, amounts)
@@ -336,6 +397,8 @@ class _Step:
             found = await engine.consume(wants, dry_run=dry_run)
         except HeadgateError as error:
             return error
+        if dry_run and service.shadow and not found.verdict.allowed:
+            found = found._replace(verdict=ShadowVerdict(found.verdict))
         if observed and found.trouble is None:
             kind = "admitted" if found.verdict.allowed else "refused"
             engine.notify(kind, wants[0][0], wants[0][1])

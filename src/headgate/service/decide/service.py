@@ -124,16 +124,20 @@ class Service:
         self.breaker = BreakerState.CLOSED
         self._observer = observer
         layering = Layering().for_store(backend.capabilities)
+        layering = layering.override(layer_switches(repository.url))
+        self.shadow = layering.shadow  # whether nobody is refused by a limit
         self._store = add_layers(
             backend.store if wrap_store is None else wrap_store(backend.store),
             clock=repository.clock,
             pace=gate_factory_for(repository.given_clock, blocking=False),
             patience=patience or BreakerConfig(),
             on_change=self._breaker_changed,
-            **asdict(layering.override(layer_switches(repository.url))),
+            **asdict(layering),
         )
         self._fallback = stand_in(self.clock)
-        self.leases = Leases(self._lease_store(), repository.clock, self._counts_of)
+        self.leases = Leases(
+            self._lease_store(), repository.clock, self._counts_of, settings.amount_max
+        )
 
     async def check(self, request: CheckRequest) -> CheckResult:
         """Takes the tokens, or says how long to wait; a dry run takes nothing."""

@@ -34,7 +34,7 @@ from headgate.service.decide.answers import (
     reason_for,
     tightest_of,
 )
-from headgate.service.decide.charges import Looked
+from headgate.service.decide.charges import Asked, Looked
 from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
 from headgate.service.decide.request_bodies import DESCRIPTORS_MAX, Namespace
 from headgate.service.decide.requests import (
@@ -321,8 +321,9 @@ class RateLimitServiceCalls:
             raise invalid("descriptors", "are missing; a route's rate_limits make them")
         usual = message.hits_addend or 1
         rules = self._service.rules
-        hits = [self._hit(rules, namespace, one, usual) for one in message.descriptors]
-        caller.permit(namespace, _entities_of, hits)
+        asked = [self._hit(rules, namespace, one, usual) for one in message.descriptors]
+        caller.permit(namespace, _entities_of, [one and one.hit for one in asked])
+        hits = [self._within_bound(hit) for hit in self._looked.hits_of(asked)]
         try:
             return await self._decide(namespace, hits)
         except ServiceError as error:
@@ -345,15 +346,19 @@ class RateLimitServiceCalls:
         return allow_all(0) if outcome is OnUndecided.ALLOW else refusal_reply(problem, ())
 
     def _note(self, problem: ServiceError, outcome: OnUndecided) -> None:
-        """Counts the problem, and logs the first one of its cause."""
-        cause = _cause(problem)
+        self._count(
+            _cause(problem),
+            f"could not be decided by a limit: {problem}. The answer was to {outcome} it",
+        )
+
+    def _count(self, cause: str, told: str) -> None:
+        """Counts a problem, and logs the first one of its cause."""
         self._metrics.envoy_problems.series(cause).value += 1
         if cause not in self._logged:
             self._logged.add(cause)
             log.warning(
-                "A request of Envoy could not be decided by a limit (%s): %s. The answer was to %s "
-                "it. Others like it are counted in headgate_envoy_problems_total and not logged.",
-                cause, problem, outcome,
+                "A request of Envoy (%s) %s. Others like it are counted in "
+                "headgate_envoy_problems_total and not logged.", cause, told,
             )  # fmt: skip
 
     async def _decide(self, namespace: str, hits: Hits) -> pb.RateLimitResponse:
@@ -375,7 +380,7 @@ class RateLimitServiceCalls:
         if len(known) > DESCRIPTORS_MAX:
             raise invalid("descriptors", f"are more than {DESCRIPTORS_MAX}")
         most = self._service.settings.amount_max
-        if any(abs(hit.tokens or 0) > most for hit in known):
+        if any((hit.tokens or 0) > most and not hit.charge for hit in known):
             raise _too_large(f"at most {most} hits can be asked at a time")
         if any(hit.limits == () for hit in known):
             raise _too_large("the descriptor's own limit is 0")
@@ -392,7 +397,7 @@ class RateLimitServiceCalls:
         namespace: str,
         descriptor: ratelimit_pb2.RateLimitDescriptor,
         usual: int,
-    ) -> CheckDescriptor | None:
+    ) -> Asked | None:
         """What a descriptor asks; None where nothing is known about it."""
         entries = [(text_of(entry.key), text_of(entry.value)) for entry in descriptor.entries]
         target = self._mapping.target_of(entries)
@@ -403,25 +408,31 @@ class RateLimitServiceCalls:
             if limits is None:
                 return None
             target = self._mapping.override_target_of(entries)
-            kind, said = "|".join(key for key, _ in entries), None
+            kind, said = _usable("|".join(key for key, _ in entries)), None
         else:
             rule = rules.limits_for(target.scope, target.resource)
             kind, said = target.scope, None if rule is None else rule.charge
         given = descriptor.hits_addend.value if descriptor.HasField("hits_addend") else usual
         tokens = -given if descriptor.is_negative_hits else given
-        is_charge = self._is_charge((namespace, kind, target.resource), tokens, said)
-        return CheckDescriptor(
-            target.scope, target.resource, target.identifier, tokens, limits, charge=is_charge
-        )
+        hit = CheckDescriptor(
+            target.scope, target.resource, target.identifier, tokens, limits,
+            charge=descriptor.is_negative_hits or (tokens > 0 and said == DEBT),
+        )  # fmt: skip
+        unsaid = said is None and not hit.charge
+        return Asked(hit, (namespace, kind, target.resource) if unsaid else None)
 
-    def _is_charge(self, kind: tuple[str, str, str], tokens: int, said: str | None) -> bool:
-        """Whether hits are what a stream has cost, not what a request asks for. Envoy does not say
-        at which end of a stream it asks. Its way to charge at the end is to look at the beginning,
-        with no hits: so hits on what is looked at are charges, unless the policy has said it."""
-        if tokens == 0:
-            self._looked.note(kind)
-            return False
-        return tokens < 0 or said == DEBT or (said is None and kind in self._looked)
+    def _within_bound(self, hit: CheckDescriptor | None) -> CheckDescriptor | None:
+        """Nobody reads the answer to a charge, so one that is refused for its size would be free:
+        as much of it is taken as may be asked at once."""
+        most = self._service.settings.amount_max
+        if hit is None or not hit.charge or abs(hit.tokens or 0) <= most:
+            return hit
+        self._count(
+            "charge_too_large",
+            f"charged more than the {most} that may be asked at once, and just that was charged; "
+            f"raise --amount-max, or count in larger units",
+        )
+        return hit._replace(tokens=max(-most, min(hit.tokens or 0, most)))
 
     async def _with_limits(self, namespace: str, hits: Hits) -> list[CheckDescriptor | None]:
         """The hits without those that nobody gave a limit."""

@@ -77,7 +77,7 @@ def _request_schemas() -> dict[str, Schema]:
 
 
 _ASKING = ("Check", "Peek", "BatchItem", "Batch", "Acquire", "Descriptor", "Descriptors",
-           "Charge", "ChargedDescriptor")  # fmt: skip
+           "Charge", "ChargedDescriptor", "Change")  # fmt: skip
 
 
 def _with_amount_max(schemas: dict[str, Schema], most: int) -> dict[str, Schema]:

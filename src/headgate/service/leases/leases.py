@@ -16,7 +16,7 @@ from headgate.core.plan import Tokens, counted_limits
 from headgate.core.runtime import Clock
 from headgate.service.decide.answers import LeaseResult, LeaseState
 from headgate.service.decide.problems import STORE_RETRY_MS, Code, ServiceError, invalid
-from headgate.service.decide.requests import ChangeRequest
+from headgate.service.decide.requests import ChangeRequest, check_amounts
 from headgate.service.leases.store import (
     CreditNotRecorded,
     MemoryLeases,
@@ -32,11 +32,15 @@ CountsOf = Callable[[str, str], Collection[str]]
 class Leases:
     """The verbs of leases; each first ends those whose time is over."""
 
-    def __init__(self, store: MemoryLeases, clock: Clock, counts_of: CountsOf) -> None:
-        """`counts_of` tells the limits of an entity on a resource that tokens count for."""
+    def __init__(
+        self, store: MemoryLeases, clock: Clock, counts_of: CountsOf, amount_max: int
+    ) -> None:
+        """`counts_of` tells the limits of an entity on a resource that tokens count for, and
+        `amount_max` is the most by which one change may make a lease grow."""
         self.store = store
         self._clock = clock
         self._counts_of = counts_of
+        self._amount_max = amount_max
 
     async def open_lease(self, namespace: str, book: LeaseAccount, ttl_ms: int) -> LeaseResult:
         """An id for what was taken; where it cannot be kept, what was taken goes back."""
@@ -68,6 +72,7 @@ class Leases:
 
     async def adjust(self, request: ChangeRequest) -> LeaseResult:
         """Debits (may go into debt) and credits (at most what is held)."""
+        check_amounts(self._amount_max, request.tokens, request.amounts, signed=True)
         lease = await self._find(request.lease_id, request.namespace)
         if lease.state is not LeaseState.OPEN:
             raise lease_ended(lease)
@@ -89,6 +94,7 @@ class Leases:
             ):
                 return lease.answer()
             raise lease_ended(lease)
+        self._check_growth(request, book.consumed, actual)
         async with self._changing(lease, LeaseState.SETTLED):
             await book.settlements.settle(book, actual)
             await book.settlements.leave(book, False)
@@ -147,6 +153,20 @@ class Leases:
             await self.store.put(lease)
         except (StoreTrouble, ServiceError) as trouble:  # it was done, but may not be written
             raise outcome_unknown() from trouble
+
+    def _check_growth(
+        self, request: ChangeRequest, held: Mapping[str, int], actual: Mapping[str, int]
+    ) -> None:
+        """What a lease holds in all may be more than one request may ask: it was asked bit by bit,
+        and who may not say it could not settle."""
+        for name, amount in actual.items():
+            most = held.get(name, 0) + self._amount_max
+            if amount > most:
+                raise invalid(
+                    f"amounts.{name}" if request.tokens is None else "tokens",
+                    f"must be a whole number from 0 to {most}: what the lease holds, and at most "
+                    f"{self._amount_max} more at once",
+                )
 
     def _amounts(self, book: LeaseAccount, request: ChangeRequest) -> Mapping[str, int]:
         """What is asked, by names of limits the lease has."""

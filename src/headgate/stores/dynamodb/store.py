@@ -14,7 +14,14 @@ from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttl
 from headgate.core.history import WindowUsage, add_counters, nonzero, windows_of_hour
 from headgate.core.levels import Page
 from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
-from headgate.core.store import BucketShard, Outcome, PeekResult, consume_one_by_one, raise_trouble
+from headgate.core.store import (
+    BucketShard,
+    Outcome,
+    PeekResult,
+    consume_one_by_one,
+    raise_adjust_trouble,
+    raise_trouble,
+)
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
@@ -406,9 +413,11 @@ class DynamoStore:
             return
         results: dict[int, Any] = {}
         await run_flows(self._port, flows, results)
-        for result in results.values():
-            if isinstance(result, StoreTrouble):
-                raise result
+        troubles = [one for one in results.values() if isinstance(one, StoreTrouble)]
+        if troubles:
+            unknown = [one for one in troubles if one.maybe_applied]
+            moved = len(troubles) < len(flows)
+            raise_adjust_trouble((unknown or troubles)[0], moved=moved)
 
 
 class TakenVerdict(Verdict):

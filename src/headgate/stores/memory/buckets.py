@@ -21,7 +21,7 @@ from headgate.core.decision import (
     needs_write,
     take,
 )
-from headgate.core.errors import Contended, Full, HeadgateError
+from headgate.core.errors import Full, HeadgateError
 from headgate.core.history import has_uncounted_usage, mark_counted
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
@@ -270,13 +270,14 @@ class MemoryStore:
         self._ledger.count(BucketKey.from_text(text), self._buckets.pop(text))
 
     def _claim(self, key: BucketKey, once: str, now_ms: int) -> bool:
+        """The oldest makes room. Repetitions come soon; and if new keys were refused, whoever makes
+        up many would keep all others from charging."""
         name = key.namespace, key.entity_id, once
         if self._once.get(name, now_ms) > now_ms:
             return False
+        self._once.pop(name, None)
         if len(self._once) >= ONCE_MAX:
-            self._once = {key: end_ms for key, end_ms in self._once.items() if end_ms > now_ms}
-        if len(self._once) >= ONCE_MAX:
-            raise Contended(f"more than {ONCE_MAX} idempotency keys in a day; use a shared store")
+            del self._once[next(iter(self._once))]
         self._once[name] = now_ms + ONCE_MS
         return True
 

@@ -20,7 +20,13 @@ from headgate.core.record import (
     Record,
     Terms,
 )
-from headgate.core.store import Outcome, PeekResult, consume_one_by_one, raise_trouble
+from headgate.core.store import (
+    Outcome,
+    PeekResult,
+    consume_one_by_one,
+    raise_adjust_trouble,
+    raise_trouble,
+)
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort
 from headgate.stores.redis.client.commands import PackedCommand
@@ -129,10 +135,16 @@ class RedisStore:
         metered: bool = True,
         once: str | None = None,
     ) -> bool:
-        applied = True
-        for group in self._by_slot(demands):
-            call = self._adjust_call(group, now_ms, metered=metered, once=once)
-            applied = bool(await self._port.script(ADJUST, *call)) and applied
+        applied = False
+        calls = [
+            self._adjust_call(group, now_ms, metered=metered, once=once)
+            for group in self._by_slot(demands)
+        ]
+        for call in calls:
+            try:
+                applied = bool(await self._port.script(ADJUST, *call)) or applied
+            except StoreTrouble as trouble:
+                raise_adjust_trouble(trouble, moved=applied)
         return applied
 
     async def peek(self, keys_: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
