@@ -63,7 +63,7 @@ MUTANTS = [
           "allowed = all(fits(record, demand, now_ms", "allowed = any(fits(record, demand, now_ms",
           "tests/flows/test_acquire.py::test_acquire_many_is_all_or_none[blocking-memory]"),
     fault("a soft limit refuses", "decision.take",
-          "elif not soft:", "else:",
+          "tokens - wanted\n                elif not soft:", "tokens - wanted\n                else:",
           "tests/stores/test_contract.py::test_contract[memory-a_soft_limit_never_refuses-blocking]"),
     fault("a limit beside others gives the last token and one more", "decision.take",
           "if wanted <= level:", "if wanted <= level + 1000:",
