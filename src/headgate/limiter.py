@@ -109,12 +109,13 @@ class PendingAcquire(EnteredAcquire):
 
     async def __aenter__(self) -> Lease:
         self.__class__ = EnteredAcquire  # type: ignore[assignment]
-        local = self._engine.acquire_local(
-            Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-        )
-        if local is not None:
-            self._lease = local
-            return local
+        if self._engine.is_local:
+            local = self._engine.acquire_local(
+                Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+            )
+            if local is not None:
+                self._lease = local
+                return local
         try:
             self._lease = lease = await self._engine.acquire(
                 Lease, self._wants, self._on_unavailable, self._on_error, self._wait_s
@@ -325,7 +326,7 @@ class RateLimiter(Acquiring[PendingAcquire], Operations):
         read from it. What was taken stays taken. `wait` queues for up to that many seconds.
         """
         request = entity_id, resource, amounts, limits
-        if on_unavailable is None and wait is None:
+        if self.engine.is_local and on_unavailable is None and wait is None:
             verdict = self.engine.take_local(request)
             if verdict is not None:
                 return verdict

@@ -198,9 +198,11 @@ class SyncPendingAcquire(SyncEnteredAcquire):
 
     def __enter__(self) -> SyncLease:
         self.__class__ = SyncEnteredAcquire  # type: ignore[assignment]
-        lease = self._engine.acquire_local(
-            SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
-        )
+        lease = None
+        if self._engine.is_local:
+            lease = self._engine.acquire_local(
+                SyncLease, self._wants, self._on_unavailable, self._on_error, self._wait_s
+            )
         if lease is None:
             lease = run(
                 self._engine.acquire(
@@ -284,7 +286,7 @@ class SyncRateLimiter(Acquiring[SyncPendingAcquire], SyncAdmin):
         wait: float | None = None,
     ) -> Verdict:
         request = entity_id, resource, amounts, limits
-        if on_unavailable is None and wait is None:
+        if self.engine.is_local and on_unavailable is None and wait is None:
             verdict = self.engine.take_local(request)
             if verdict is not None:
                 return verdict

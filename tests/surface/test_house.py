@@ -35,7 +35,7 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1251,
+    ".": 1254,
     "admin": 1532,
     "aws": 3193,
     "cli": 4105,

@@ -111,6 +111,7 @@ class Engine:
         self._consume_local: Callable[[Sequence[Demand], int], Verdict] | None = getattr(
             local, "consume_local", None
         )
+        self.is_local = self._consume_local is not None
 
     def close(self) -> None:
         """Decides nothing any more. Every flow begins with a look at the clock, so that is where
