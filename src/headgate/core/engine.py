@@ -180,9 +180,8 @@ class Engine:
     ) -> AnyLease | None:
         """The same without waiting, where plan and bucket are in this process's memory; None where
         they are not, or where more than a plain acquire is asked."""
-        if wait_s is not None or on_unavailable is not None or len(requests) != 1:
-            return None
-        if on_error not in ON_ERROR:
+        more_than_plain = wait_s is not None or on_unavailable is not None or len(requests) != 1
+        if more_than_plain or on_error not in ON_ERROR:
             return None
         request = requests[0]
         verdict = self.take_local(request)
