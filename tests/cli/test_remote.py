@@ -76,6 +76,7 @@ def test_what_rest_has_not_says_what_to_do(service: str) -> None:
     for line in ("upgrade", "trim --usage-days 9 --yes", "top --once", "export"):
         answer = invoke("-u", service, *line.split())
         assert answer.code == 2, answer
+        assert f"headgate {line.split()[0]} works on the store itself" in answer.err
         assert "give the store's own URL" in answer.err
         assert "Traceback" not in answer.err
 
