@@ -7,7 +7,6 @@ read, up to 4 kB, also for one that is not there.
 from __future__ import annotations
 
 import random
-import sys
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from headgate import Limit
 from headgate.aws.infra import Load, cost
 from headgate.aws.infra.cost import MONTH_S
 from headgate.core.levels import CommonLevels, Entity, Level
+from headgate.core.plan import ONE_TOKEN
+from headgate.core.plan_cache import NO_DEFAULTS
 from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
@@ -162,16 +163,30 @@ def test_the_version_is_one_read_of_one_item() -> None:
     assert request.params["ConsistentRead"]
 
 
+def test_a_bucket_that_is_remembered_as_long_as_its_limits_is_written_once() -> None:
+    """100 000 lookups and 10 000 buckets, as a service had them, were two writes for every take of
+    a bucket that had been forgotten."""
+    [home], [port], clock = processes(1)
+    for buckets_max, writes in ((20, 60), (30, 30)):
+        seen = Watched(port)
+        store = over_port(seen, TABLE, blocking=True, usage="off", buckets_max=buckets_max).store
+        for _ in range(2):
+            seen.calls.clear()
+            for place in range(30):
+                plan = run(home.configs.plan(f"e{place}", "api", NO_DEFAULTS, None, clock()))
+                assert run(store.consume(plan.demands(ONE_TOKEN), clock())).allowed
+        assert seen.calls.count("UpdateItem") == writes
+
+
 @pytest.mark.parametrize(
     ("entities", "changes", "room", "ttl_s"),
     [(400, 2, 10_000, 60), (400, 0, 10_000, 10), (1000, 0, 160, 60), (50, 0, 10_000, 0)],
 )
 def test_the_calculator_says_what_an_hour_takes(
-    monkeypatch: pytest.MonkeyPatch, entities: int, changes: int, room: int, ttl_s: int
+    entities: int, changes: int, room: int, ttl_s: int
 ) -> None:
     """Processes that begin with the hour, random entities, some changes; also where a process has
     not got room for all entities, and where nothing is kept."""
-    monkeypatch.setattr(sys.modules["headgate.aws.infra.cost"], "ENTRIES_MAX", room)
     many, rps = 3, 6
     homes, ports, clock = processes(many, ttl_s)
     for home in homes:
@@ -189,7 +204,7 @@ def test_the_calculator_says_what_an_hour_takes(
             run(home.configs.cached_lookup(f"e{rng.randrange(entities)}", "api", clock()))
     load = Load(
         rps=rps, entities=entities, processes=many, config_ttl_s=ttl_s, starts_a_day=24,
-        changes_a_day=24 * changes,
+        changes_a_day=24 * changes, cache_entries=room,
     )  # fmt: skip
     lines = {line.what: line.units for line in cost(load).lines}
     told = (lines["cold lookups"] + lines["configuration"]) * HOUR_S / MONTH_S

@@ -97,6 +97,7 @@ class Load:
     batch_window_s: int = 60
     processes: int = 10  # each reads the configuration; without an aggregator they count usage
     config_ttl_s: float = 60.0  # how long each trusts it before it looks whether it has changed
+    cache_entries: int = ENTRIES_MAX  # of the URL: entities on resources that each remembers
     changes_a_day: float = 1.0  # of the configuration: after one, it is read again
     starts_a_day: float = 1.0  # of each process, which knows nothing then
     memory_mb: int = 256
@@ -108,7 +109,8 @@ class Load:
         for name in ("rps", "renewals_a_day", "changes_a_day", "starts_a_day"):
             _check(name, getattr(self, name), 0, MOST, float)
         _check("config_ttl_s", self.config_ttl_s, 0, TTL_SECONDS_MAX, float)
-        for name in ("entities", "limits", "resources", "usage_days", "processes"):
+        whole = ("entities", "limits", "resources", "usage_days", "processes", "cache_entries")
+        for name in whole:
             _check(name, getattr(self, name), 1, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
         _check("levels", self.levels, 1, 2, int)
@@ -218,7 +220,7 @@ class _Bill:
         lookups = asked
         if load.config_ttl_s:
             spans = max(1.0, load.starts_a_day + load.changes_a_day) * MONTH_DAYS  # at least daily
-            lookups = expected_misses(load.buckets, asked / spans, ENTRIES_MAX) * spans
+            lookups = expected_misses(load.buckets, asked / spans, load.cache_entries) * spans
         else:
             looks, per_lookup = 0.0, per_lookup + COMMON_READS
         return [
