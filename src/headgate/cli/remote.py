@@ -94,6 +94,8 @@ class RemoteRepository:
         self, mode: str, *, principal: str, entity_id: str = "", resource: str = ""
     ) -> None:
         if entity_id:
+            if self.get_entity(entity_id) is None:  # a store registers it, too
+                self.create_entity(entity_id)
             self._send("PATCH", self._of("entities", entity_id), {"mode": mode})
         else:
             self._send("PUT", self._of("modes", resource), {"mode": mode})

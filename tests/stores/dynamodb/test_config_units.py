@@ -7,6 +7,7 @@ read, up to 4 kB, also for one that is not there.
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from proof.model.engine import Engine, ModelPort
 from tests.stores.dynamodb.kit import TABLE, Watched, model_port, prepared, registered
 
 HOUR_S = 3600
+DOCS = Path(__file__).parents[3] / "docs/reference"
 RPM = Limit.per_minute("rpm", 1_000_000)
 
 
@@ -210,3 +212,26 @@ def test_the_calculator_says_what_an_hour_takes(
     told = (lines["cold lookups"] + lines["configuration"]) * HOUR_S / MONTH_S
     counted = sum(port.take() for port in ports)
     assert told == pytest.approx(counted, rel=0.05), lines
+
+
+@pytest.mark.parametrize(
+    ("used", "many", "told"),
+    [(0.01, 10, 0.0), (0.1, 10, 0.08), (0.5, 2, 0.23), (0.5, 10, 0.43), (0.9, 10, 0.65)],
+)
+def test_the_writes_that_fail_are_as_many_as_the_page_says(
+    used: float, many: int, told: float
+) -> None:
+    """One bucket of 60 a minute, as several processes keep it nearly full."""
+    homes, ports, clock = processes(many)
+    run(homes[0].set_resource_defaults("api", [Limit.per_minute("rpm", 60)]))
+    seen = [Watched(port) for port in ports]
+    stores = [over_port(port, TABLE, blocking=True, usage="off").store for port in seen]
+    plan = run(homes[0].configs.plan("shared", "api", NO_DEFAULTS, None, clock()))
+    rng, admitted = random.Random(5), 0
+    while admitted < 1500:
+        clock.advance(max(1, round(rng.expovariate(used) * 1000)))
+        verdict = run(rng.choice(stores).consume(plan.demands(ONE_TOKEN), clock()))
+        admitted += verdict.allowed
+    writes = sum(port.calls.count("UpdateItem") for port in seen)
+    assert writes / admitted - 1 == pytest.approx(told, abs=0.06)
+    assert f"{told:g}" in (DOCS / "cost.md").read_text()

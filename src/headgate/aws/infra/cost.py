@@ -91,6 +91,7 @@ class Load:
     levels: int = 1  # 2 where entities cascade to a parent
     adjusted: float = 0.0  # the share of acquires that adjust or settle afterwards
     refused: float = 0.0  # the share of demands that are refused
+    retried: float = 0.0  # writes that fail and are repeated, for each acquire; see docs
     renewals_a_day: float = 1.0  # how often a bucket expires idle and is made anew
     windows: tuple[str, ...] = ("hourly", "daily")
     aggregator: bool = True
@@ -117,6 +118,7 @@ class Load:
         _check("memory_mb", self.memory_mb, 128, 10_240, int)
         _check("adjusted", self.adjusted, 0, 100, float)
         _check("refused", self.refused, 0, 1, float)
+        _check("retried", self.retried, 0, 12, float)
         if not self.windows or not set(self.windows) <= set(WINDOWS_A_MONTH):
             offered = ", ".join(WINDOWS_A_MONTH)
             raise ValidationError("windows", self.windows, f"must be some of {offered}")
@@ -172,6 +174,7 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     renewed = min(renewed, acquired)  # a bucket is made by an acquire
     lines = [
         bill.writes("acquires", acquired * load.levels * item_units),
+        bill.writes("failed writes", acquired * load.retried * load.levels * item_units),
         bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
         bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
         *bill.configuration(),

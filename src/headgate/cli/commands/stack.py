@@ -73,6 +73,7 @@ LOAD_HELP = {
     "changes_a_day": "Changes of the configuration a day.",
     "adjusted": "Share of acquires that are adjusted afterwards.",
     "refused": "Share of demands that are refused.",
+    "retried": "Failed writes for each acquire, of buckets that processes share.",
     "aggregator": "Whether an aggregator counts usage.",
     "batch_window_s": "Seconds that the aggregator collects changes.",
 }
