@@ -327,7 +327,7 @@ MUTANTS = [
           "        except Gone:\n            return None\n", "",
           "tests/service/hostile/test_http.py::test_a_client_that_leaves_in_the_middle_is_no_failure[False-cold]"),
     fault("gRPC: of two keys the first counts", "peer_of",
-          '_key(*sent[0]) if len(sent) == 1 else "", local, sans)', "_key(*sent[0]), local, sans)",
+          '_key(*sent[0]) if len(sent) == 1 else UNREADABLE, local, sans)', "_key(*sent[0]), local, sans)",
           "tests/service/grpc/test_callers.py::test_every_call[good first]"),
     fault("dashboard: a page of a neighbouring site may ask", "is_foreign",
           'in (b"cross-site", b"same-site")', 'in (b"cross-site",)',

@@ -14,6 +14,7 @@ from headgate.admin.namespaces import NamespaceAdmin
 from headgate.admin.operations import Operations
 from headgate.core.errors import ValidationError
 from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.core.plan import ENTRIES_MAX
 from headgate.core.plan_cache import Configs
 from headgate.core.runtime import Clock
 from headgate.layers.stack import split_options
@@ -32,7 +33,8 @@ _TABLE = re.compile(r"[a-zA-Z0-9_.\-]{3,255}")
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What an opener is given: the URL in parts, whether the caller blocks, and its clock."""
+    """What an opener is given: the URL in parts, whether the caller blocks, and its clock.
+    `cache_entries` is how many buckets a store that keeps their states remembers."""
 
     url: str
     parts: SplitResult
@@ -40,6 +42,7 @@ class OpenRequest:
     blocking: bool
     clock: Clock | None
     strict: bool = False
+    cache_entries: int = ENTRIES_MAX
 
     @property
     def shown(self) -> str:
@@ -152,6 +155,7 @@ def _dynamodb(request: OpenRequest) -> Backend:
         usage=request.one_of("usage", "local", "stream", "off"),
         audit_days=request.days("audit_days"),
         usage_days=request.days("usage_days"),
+        buckets_max=request.cache_entries,
     )
 
 
@@ -167,7 +171,12 @@ OPENERS: dict[str, Callable[[OpenRequest], Backend]] = {
 
 
 def open_backend(
-    url: object, *, blocking: bool, clock: Clock | None = None, strict: bool = False
+    url: object,
+    *,
+    blocking: bool,
+    clock: Clock | None = None,
+    strict: bool = False,
+    cache_entries: int = ENTRIES_MAX,
 ) -> Backend:
     """The backend a URL names; nothing is contacted yet. Layers are the limiter's business.
 
@@ -176,8 +185,18 @@ def open_backend(
     parts, options = _read(url)
     opener = OPENERS[parts.scheme]
     _, rest = split_options(redact_url(str(url)), options)
-    backend = opener(OpenRequest(str(url), parts, rest, blocking, clock, strict))
+    rest.pop("cache_entries", None)
+    entries = cache_entries_of(url, cache_entries)
+    backend = opener(OpenRequest(str(url), parts, rest, blocking, clock, strict, entries))
     return check_strict(backend) if strict else backend
+
+
+def cache_entries_of(url: object, default: int) -> int:
+    """For how many entities on a resource a process remembers limits, and on DynamoDB buckets, as
+    in `dynamodb://table?cache_entries=50000`."""
+    parts, options = _read(url)
+    request = OpenRequest(str(url), parts, options, blocking=True, clock=None)
+    return request.whole_number("cache_entries", default, least=1, most=10**7)
 
 
 def check_strict(backend: Backend) -> Backend:
@@ -247,17 +266,20 @@ class Repository(NamespaceAdmin, Operations):
         _blocking: bool = False,
         _backend: Backend | None = None,
         _strict: bool = False,
+        _cache_entries: int = ENTRIES_MAX,
     ) -> None:
         self.url = url or os.environ.get("HEADGATE_URL") or DEFAULT_URL
         self.blocking = _blocking
         self.given_clock = clock
         self._config_cache_ttl = config_cache_ttl
+        self._cache_entries = cache_entries_of(self.url, _cache_entries)
         backend = _backend or open_backend(
-            self.url, blocking=_blocking, clock=clock, strict=_strict
+            self.url, blocking=_blocking, clock=clock, strict=_strict, cache_entries=_cache_entries
         )
         time = clock or steady_clock()
         pace = gate_factory_for(clock, blocking=_blocking)
         configs = Configs(backend.catalog, namespace, config_cache_ttl, time, pace)
+        configs.cache.entries_max = self._cache_entries
         self._bind(backend, configs, time, drives_time=_drives_time(backend, clock))
 
     @classmethod
@@ -300,6 +322,7 @@ class Repository(NamespaceAdmin, Operations):
             clock=self.given_clock,
             _blocking=self.blocking,
             _backend=self.backend,
+            _cache_entries=self._cache_entries,
         )
 
     async def close(self) -> None:

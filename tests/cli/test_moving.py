@@ -21,7 +21,7 @@ from headgate.testing import FakeClock
 HOUR_MS = 3_600_000
 OTHER = ("-u", "sqlite:///other.db")
 NONE = {"entity": 0, "level": 0, "usage": 0}
-ALL = {"entity": 3, "level": 4, "usage": 9}
+ALL = {"entity": 3, "level": 6, "usage": 9}
 
 
 @pytest.fixture
@@ -31,6 +31,8 @@ def exported_file(well: Any, tmp_path: Path) -> Path:
     well("resource", "set-defaults", "gpt-4", "rpm:60/min", "tpm:9000/min:12000")
     well("resource", "bypass", "gpt-4")
     well("resource", "enable", "gpt-4")
+    well("resource", "disable", "closed")  # which has no limits
+    well("resource", "bypass", "open")
     well("entity", "create", "zeta", "--name", "Zeta ☃", "--metadata", '{"plan": ["gold", 1]}')
     well("entity", "create", "middle", "--parent", "zeta", "--cascade")
     well("entity", "create", "alpha", "--parent", "middle", "--cascade")
@@ -51,6 +53,7 @@ def test_what_comes_out_goes_in_again(run: Any, well: Any, exported_file: Path) 
     again = run(*OTHER, "export")
     assert again.code == 0
     assert again.out == exported_file.read_text()
+    assert well(*OTHER, "explain", "alpha", "closed")["mode"] == "disabled"
     assert well(*OTHER, "explain", "alpha", "gpt-4")["parents"][0]["entity_id"] == "middle"
     events = well(*OTHER, "audit", "list", "alpha")
     done = well(*OTHER, "import", str(exported_file))
@@ -130,7 +133,7 @@ def test_what_came_from_children_moves_along(run: Any, well: Any, tmp_path: Any)
 
 def test_no_usage_if_not_wanted(run: Any, exported_file: Path) -> None:
     lines = run("export", "--no-usage").out.splitlines()
-    assert json.loads(lines[-1]) == {"kind": "end", "entity": 3, "level": 4, "usage": 0}
+    assert json.loads(lines[-1]) == {"kind": "end", "entity": 3, "level": 6, "usage": 0}
 
 
 def test_a_file_that_was_cut_off_writes_nothing(run: Any, well: Any, exported_file: Path) -> None:

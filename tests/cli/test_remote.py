@@ -72,10 +72,18 @@ def test_a_check_and_a_take_by_amounts(service: str) -> None:
     assert "rpm, tpm" in unknown.err
 
 
+def test_who_was_never_registered_is_switched_as_on_a_store(service: str) -> None:
+    assert invoke("-u", service, "entity", "disable", "user:abuser").code == 0
+    shown = invoke("-u", service, "entity", "show", "user:abuser", "--json").document
+    assert shown["entity"]["mode"] == "disabled"
+    assert invoke("-u", service, "entity", "enable", "user:abuser").code == 0
+
+
 def test_what_rest_has_not_says_what_to_do(service: str) -> None:
     for line in ("upgrade", "trim --usage-days 9 --yes", "top --once", "export"):
         answer = invoke("-u", service, *line.split())
         assert answer.code == 2, answer
+        assert f"headgate {line.split()[0]} works on the store itself" in answer.err
         assert "give the store's own URL" in answer.err
         assert "Traceback" not in answer.err
 

@@ -163,6 +163,7 @@ def test_limits_argument(limits: Any) -> None:
         "memory://?buckets_max=0", "memory://?buckets_max=many", "memory://?buckets_max=1&buckets_max=2",
         "sqlite://host/file.db", "sqlite:///", "sqlite:///:memory:", "sqlite:////",
         "sqlite:///missing-folder-xyz/a.db", "sqlite:///a.db?synchronous=maybe",
+        "memory://?cache_entries=0", "memory://?cache_entries=10000001", "sqlite:///a.db?cache_entries=x",
         "sqlite:///a.db?timeout_ms=-1", "sqlite:///a.db?mode=ro", "x" * 5000, 7, "memory://[",
     ],
 )  # fmt: skip

@@ -41,6 +41,20 @@ async def test_usage_is_there_at_once_and_pages(world: World) -> None:
             await limiter.get_usage_snapshots("a", **bad)
 
 
+async def test_a_call_that_fails_late_costs_what_was_refilled_meanwhile(world: World) -> None:
+    """As the page on usage says; and nothing where it was settled at nothing."""
+    limiter = world.limiter(limits=[Limit.per_minute("tpm", 6000)])
+    for settled, used in ((False, {"tpm": 200}), (True, {"tpm": 200})):
+        with pytest.raises(ZeroDivisionError):
+            async with limiter.acquire("a", "api", {"tpm": 500}) as lease:
+                world.clock.advance(2000)
+                if settled:
+                    await lease.settle(tpm=0)
+                raise ZeroDivisionError
+        total = await limiter.get_usage_summary("a")
+        assert (total.total, total.total_events) == (used, 2 if settled else 1)
+
+
 async def family(world: World, limits: list[Limit] | None = None) -> Any:
     """A limiter with a key that cascades to a team and a company."""
     limiter = world.limiter(limits=limits or [TPM, RPM])

@@ -25,7 +25,6 @@ from headgate.service.policies.decode import (
     _POLICY,
     _RUNTIME,
     _SECTIONS,
-    COST_MAX,
     TOKENS_MAX,
 )
 from headgate.service.policies.policies import Policies, check_content
@@ -120,6 +119,5 @@ def test_the_example_policies_are_a_good_file_that_uses_every_section() -> None:
     found = check_content(example.encode(), "example")
     assert isinstance(found, Policies), str(found)
     assert all((found.policies, found.costs, found.runtime.breaker, found.runtime.store))
-    assert (TOKENS_MAX, COST_MAX) == (10**12, 100_000)
-    assert "1 to 10^12" in POLICIES
-    assert "1 to 100 000" in POLICIES
+    assert TOKENS_MAX == 10**12
+    assert POLICIES.count("1 to 10^12") == 2

@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1254,
+    ".": 1277,
     "admin": 1532,
-    "aws": 3193,
-    "cli": 4105,
+    "aws": 3198,
+    "cli": 4115,
     "client": 1786,
-    "core": 4968,
+    "core": 4973,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
     "service": 12908,
-    "stores": 13645,
-    "testing": 1853,
+    "stores": 13652,
+    "testing": 1856,
     "transport": 1858,
 }
 

@@ -255,7 +255,7 @@ class LimitAdmin(AdminBase):
         await self._delete_level(Level(), principal)
 
     async def list_resources_with_defaults(self) -> list[str]:
-        """The resources that have limits of their own."""
+        """The resources that have limits of their own, or that are disabled or let pass."""
         namespace = await self.configs.namespace_id()
         return await self.backend.catalog.list_resources(namespace, of_entities=False)
 

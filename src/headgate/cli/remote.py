@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
-from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse
+from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse, command_path
 from headgate.client.answers import CheckAnswer, ClientError, Health, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
 from headgate.core.bucket import MILLI
@@ -50,7 +50,7 @@ class RemoteRepository:
         """Verbs that REST has not: they are about the store itself, or read it as a whole."""
         raise Misuse(
             "a service does not offer this",
-            f"{name.replace('_', ' ')} is done on the store, and REST has no such verb",
+            f"{command_path()} works on the store itself, and REST has no such verb",
             "give the store's own URL, e.g. --url redis://…",
         )
 
@@ -94,6 +94,8 @@ class RemoteRepository:
         self, mode: str, *, principal: str, entity_id: str = "", resource: str = ""
     ) -> None:
         if entity_id:
+            if self.get_entity(entity_id) is None:  # a store registers it, too
+                self.create_entity(entity_id)
             self._send("PATCH", self._of("entities", entity_id), {"mode": mode})
         else:
             self._send("PUT", self._of("modes", resource), {"mode": mode})

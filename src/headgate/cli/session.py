@@ -19,6 +19,12 @@ URL_VARIABLE = "HEADGATE_URL"
 NAMESPACE_VARIABLE = "HEADGATE_NAMESPACE"
 
 
+def command_path() -> str:
+    """The command that runs, as it is typed: `headgate limits plan`."""
+    context = click.get_current_context(silent=True)
+    return context.command_path if context else "headgate"
+
+
 class CommandFailed(click.ClickException):
     """The command could not do what it was asked to: what happened, why, and what to do."""
 

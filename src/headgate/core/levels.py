@@ -65,6 +65,11 @@ class StoredLevel:
     on_unavailable: OnUnavailable | None = None
     mode: Mode = Mode.NORMAL
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether lists of what is stored name it: for its limits, or for an operator's switch."""
+        return bool(self.limits) or self.mode is not Mode.NORMAL
+
 
 @dataclass(frozen=True, slots=True)
 class Level:

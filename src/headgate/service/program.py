@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 STORE_KEYS = "store"
 DEADLINE_MS = 2_000
+CACHE_ENTRIES = 100_000  # where the URL does not say cache_entries
 
 log = logging.getLogger("headgate.service")
 
@@ -136,7 +137,7 @@ class Program:
             patience = patience or watcher.current.runtime.breaker
         if url is None and options.data_dir is not None:
             url = embedded_store(options.data_dir)
-        repository = repository or Repository(url, clock=clock)
+        repository = repository or Repository(url, clock=clock, _cache_entries=CACHE_ENTRIES)
         if options.workers > 1 and repository.capabilities.shared == "process":
             raise ValidationError(
                 "workers", options.workers,

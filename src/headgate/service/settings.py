@@ -58,7 +58,6 @@ class ServiceSettings:
     unknown: OnUnknown = OnUnknown.CREATE
     new_identifiers: Limit | None = None
     namespaces_max: int = 1_000
-    cache_entries_max: int = 100_000
     leases_max: int = 100_000
     amount_max: int = DEFAULT_AMOUNT_MAX
 

@@ -242,7 +242,8 @@ class RecordsCatalog:
         return bool(before.limits) or before.on_unavailable is not None
 
     async def list_resources(self, namespace: str, *, of_entities: bool) -> list[str]:
-        """Resources with defaults, or (of_entities) with limits of some entity."""
+        """Resources with defaults or an operator's switch, or (of_entities) with limits of some
+        entity."""
         return await self.records.resources(namespace, of_entities=of_entities)
 
     async def list_entities_with_limits(

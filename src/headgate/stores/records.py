@@ -112,7 +112,7 @@ class Records(Protocol):
         ...
 
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
-        """Resources with defaults, or with limits of some entity; in order."""
+        """Resources with defaults or a switch, or with limits of some entity; in order."""
         ...
 
     async def find_namespace(self, name: str) -> Namespace | None:

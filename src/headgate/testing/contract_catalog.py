@@ -231,13 +231,16 @@ async def a_level_is_changed_in_part(arena: Arena) -> None:
 
 
 async def stored_limits_are_listed(arena: Arena) -> None:
-    """Resources with defaults, resources of entities, entities of a resource (paged)."""
+    """Resources with defaults or a switch, those of entities, entities of a resource (paged)."""
     catalog, ns = arena.backend.catalog, arena.namespace
     for name in ("zebra", "ant"):
         await catalog.update_stored(ns, Level(None, name), {"limits": (RPM,)}, None, 1)
     for n in range(5):
         await catalog.update_stored(ns, Level(f"e{n}", "gpt-4"), {"limits": (RPM,)}, None, 1)
     await catalog.update_stored(ns, Level("e0", "_default_"), {"limits": (RPM,)}, None, 1)
+    await catalog.update_stored(ns, Level(None, "closed"), {"mode": Mode.DISABLED}, None, 1)
+    assert await catalog.list_resources(ns, of_entities=False) == ["ant", "closed", "zebra"]
+    await catalog.update_stored(ns, Level(None, "closed"), {"mode": Mode.NORMAL}, None, 2)
     assert await catalog.list_resources(ns, of_entities=False) == ["ant", "zebra"]
     assert await catalog.list_resources(ns, of_entities=True) == ["_default_", "gpt-4"]
     page = await catalog.list_entities_with_limits(ns, "gpt-4", limit=3, cursor=None)

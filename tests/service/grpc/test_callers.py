@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from headgate.service.decide.problems import Code, ServiceError
-from headgate.service.grpc.calls import Peer, is_local_peer, peer_of
+from headgate.service.grpc.calls import UNREADABLE, Peer, caller_of, is_local_peer, peer_of
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.access import Authenticator, DenyReason
-from headgate.service.keys.key import Grant, MintedKey
+from headgate.service.http.messages import authenticate_request, head_of
+from headgate.service.keys.access import AccessDenied, Authenticator, DenyReason, Refusal
+from headgate.service.keys.key import Grant, MintedKey, parse_presented
 from tests.service.decide.kit import World
 from tests.service.envoy.kit import OK, body_of, descriptor, should_rate_limit
 from tests.service.grpc.kit import Wire, sent, wired
@@ -141,23 +142,47 @@ async def test_those_turned_away_are_counted_by_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "key_text"),
+    ("metadata", "reason"),
     [
-        ((), None),
-        ((("authorization", "Bearer k"),), "k"),
-        ((("authorization", "bearer  k "),), "k"),
-        ((("x-api-key", "k"),), "k"),
-        ((("authorization", "Basic k"),), ""),
-        ((("authorization", ""),), ""),
-        ((("authorization", b"Bearer k"),), ""),
-        ((("authorization", "Bearer k"), ("x-api-key", "k")), ""),
-        ((("authorization", "Bearer a"), ("authorization", "Bearer b")), ""),
-        ((("authorization", "Bearer k"), ("authorization", "Bearer k")), ""),
-        ((("x-api-key", "a"), ("x-api-key", "b")), ""),
+        ((), DenyReason.NO_KEY),
+        ((("x-api-key", ""),), DenyReason.NO_KEY),
+        ((("x-api-key", " "),), DenyReason.NO_KEY),
+        ((("authorization", "Bearer "),), DenyReason.NO_KEY),
+        ((("authorization", "Bearer"),), DenyReason.NO_KEY),
+        ((("authorization", ""),), DenyReason.MALFORMED),
+        ((("authorization", "Basic k"),), DenyReason.MALFORMED),
+        ((("authorization", UNKNOWN.text),), DenyReason.MALFORMED),
+        ((("authorization", f"Bearer {UNKNOWN.text}"), ("x-api-key", "k")), DenyReason.MALFORMED),
+        ((("authorization", f"Bearer {UNKNOWN.text}"),), DenyReason.UNKNOWN),
+        ((("authorization", f"bearer  {UNKNOWN.text} "),), DenyReason.UNKNOWN),
+        ((("x-api-key", UNKNOWN.text),), DenyReason.UNKNOWN),
     ],
 )
-def test_the_key_in_metadata(metadata: Any, key_text: str | None) -> None:
-    assert peer_of(metadata, False) == Peer(key_text, False)
+async def test_why_a_key_opens_nothing_is_the_same_over_rest(
+    metadata: Any, reason: DenyReason
+) -> None:
+    world = World()
+    authenticator = door_of(world, CHECKER)
+    with pytest.raises(AccessDenied) as over_grpc:
+        await caller_of(authenticator, peer_of(metadata, False))
+    head = head_of([(name.encode(), value.encode()) for name, value in metadata])
+    with pytest.raises(AccessDenied) as over_rest:
+        await authenticate_request(authenticator, {}, head)
+    assert over_grpc.value.refusal == over_rest.value.refusal == Refusal(reason)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (("authorization", CHECKER.text.encode()),),
+        (("authorization", "Bearer a"), ("authorization", "Bearer b")),
+        (("authorization", f"Bearer {CHECKER.text}"),) * 2,
+        (("x-api-key", CHECKER.text),) * 2,
+    ],
+)
+def test_two_keys_are_no_key(metadata: Any) -> None:
+    assert peer_of(metadata, False) == Peer(UNREADABLE, False)
+    assert parse_presented(UNREADABLE) is None
 
 
 def test_who_is_on_this_machine() -> None:

@@ -169,6 +169,7 @@ SESSION = [
     ("PUT", LEVEL),
     ("GET", LEVEL),
     ("POST", "/v1/ratelimit/check"),
+    ("POST", "/v1/ratelimit/charge"),
     ("GET", "/v1/explain"),
     ("GET", f"{SPACE}/buckets/{{entity_id}}"),
     ("POST", f"{SPACE}/buckets/top-up"),
@@ -221,19 +222,32 @@ def test_the_examples_are_what_a_service_answers() -> None:
             lease_id = said.json.get("lease_id", lease_id)
 
 
-@pytest.mark.parametrize("path", ["/v1/ratelimit/check", "/v1/ratelimit/acquire", "/v1/leases"])
-def test_refusals_have_the_header_fields_that_are_documented(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/ratelimit/check", {}),
+        ("/v1/ratelimit/acquire", {}),
+        ("/v1/ratelimit/charge", {"mode": "fit"}),
+        ("/v1/leases", {}),
+    ],
+)
+def test_refusals_have_the_header_fields_that_are_documented(path: str, more: Any) -> None:
     one = DOCUMENT["paths"][path]["post"]
     example = one["requestBody"]["content"]["application/json"]["example"]
+    asked = {name: value for name, value in example.items() if name != "idempotency_key"}
     app = rest_of(World())
-    said = run(call(app, "POST", path, {**example, "tokens": 8}))
+    said = run(call(app, "POST", path, {**asked, "tokens": 8, **more}))
     assert said.status < 300
-    said = run(call(app, "POST", path, {**example, "tokens": 8}))
+    said = run(call(app, "POST", path, {**asked, "tokens": 8, **more}))
     assert said.status == 429
     limiting = {name for name in said.headers if "ratelimit" in name or "retry" in name}
     documented = {name.lower() for name in one["responses"]["429"]["headers"]}
     degraded = {"x-ratelimit-degraded", "x-ratelimit-degraded-reason"}
-    assert documented - limiting <= degraded
+    blocking = {
+        "x-ratelimit-blocking-scope",
+        "x-ratelimit-blocking-resource",
+    }  # where it is of many
+    assert documented - limiting <= (degraded | blocking if more else degraded)
     assert limiting <= documented
     told = one["responses"]["429"]["content"]["application/problem+json"]["example"]
     assert set(told) - {"instance"} <= set(said.json)

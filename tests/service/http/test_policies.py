@@ -234,6 +234,22 @@ runtime:
     assert gone["after"]["runtime"] == {"fail_open": None, "circuit_breaker": None, "store": None}
 
 
+async def test_the_audit_shows_each_limit_of_a_policy(file: Path) -> None:
+    """The last one of the list used to stand for all of them."""
+    words = "rate_limits:\n  - {name: llm, scope: user, limits: {rpm: %s/min, tpm: 900/min}}\n"
+    file.write_text(words % 60)
+    setting = Setting(file)
+    await setting.program.start()
+    await setting.later()
+    file.write_text(words % 80)
+    await setting.later()
+    event = (await setting.program.service.repository.get_audit_events("$POLICIES", 1))[0]
+    await setting.program.close()
+    before, after = (event.details[side]["policies"] for side in SIDES)
+    assert set(before) == set(after) == {"llm.rpm", "llm.tpm"}
+    assert [side["llm.rpm"]["capacity"] for side in (before, after)] == [60, 80]
+
+
 async def test_a_change_while_the_service_was_down_has_both_sides(
     file: Path, tmp_path: Path
 ) -> None:

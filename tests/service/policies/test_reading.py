@@ -458,7 +458,7 @@ def test_costs_and_scopes_said_twice() -> None:
     assert faults(costs) == ["p.yaml:3:16: the endpoint '/a' is already on line 2"]
     assert faults("token_costs:\n  - {endpoint: a, tokens: 0}\n  - {tokens: true}\n") == [
         "p.yaml:2:16: endpoint is 'a'; it must be a path like /api/search, at most 256 characters",
-        "p.yaml:2:27: tokens is '0'; it must be a whole number from 1 to 100000",
+        "p.yaml:2:27: tokens is '0'; it must be a whole number from 1 to 1000000000000",
         "p.yaml:3:5: a token cost needs the key 'endpoint'",
     ]
     two = (

@@ -83,6 +83,14 @@ def test_policies_do_not_move_the_store_to_memory(tmp_path: Path) -> None:
     assert "memory://" in built(*options, "--store", "memory://")[1]
 
 
+def test_a_service_remembers_more_than_a_process_of_its_own_kind_unless_the_url_says_it() -> None:
+    for url, wanted in (("memory://", 100_000), ("memory://?cache_entries=9", 9)):
+        found, _ = built("--store", url)
+        home = found.service.repository
+        assert home.configs.cache.entries_max == wanted
+        assert home.namespace("other").configs.cache.entries_max == wanted
+
+
 def test_how_much_may_be_asked_at_once_is_an_option_and_in_the_document() -> None:
     most = 9_007_199_254_740_991
     for given, wanted in (((), 2_000_000), (("--amount-max", "5"), 5),

@@ -6,6 +6,7 @@ In both ways on the model, too: proof/model/test_contract.py.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from headgate import (
     ValidationError,
 )
 from headgate.core.runtime import run
-from headgate.repository import open_backend
+from headgate.repository import Repository, open_backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import number
 from headgate.stores.dynamodb.client.calls import DynamoRequest
@@ -90,6 +91,19 @@ def test_on_dynamodb(dynamo_endpoint: str, tmp_path: Path) -> None:
 def test_a_wrong_url_says_what_is_wrong(credentials: None, url: str, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         open_backend(url, blocking=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "usual", "wanted"),
+    [("", 10_000, 10_000), ("", 100_000, 100_000), ("?cache_entries=25000", 100_000, 25_000)],
+)
+def test_limits_and_buckets_are_remembered_alike(
+    credentials: None, option: str, usual: int, wanted: int
+) -> None:
+    """A bucket that was forgotten costs a failed write, so it must last as long as its limits."""
+    home: Any = Repository(f"dynamodb://table{option}", _cache_entries=usual)
+    assert home.configs.cache.entries_max == wanted
+    assert home.backend.store._cache._buckets_max == wanted
 
 
 def test_from_nothing_to_a_limit(dynamo_endpoint: str) -> None:

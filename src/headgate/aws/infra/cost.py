@@ -91,12 +91,14 @@ class Load:
     levels: int = 1  # 2 where entities cascade to a parent
     adjusted: float = 0.0  # the share of acquires that adjust or settle afterwards
     refused: float = 0.0  # the share of demands that are refused
+    retried: float = 0.0  # writes that fail and are repeated, for each acquire; see docs
     renewals_a_day: float = 1.0  # how often a bucket expires idle and is made anew
     windows: tuple[str, ...] = ("hourly", "daily")
     aggregator: bool = True
     batch_window_s: int = 60
     processes: int = 10  # each reads the configuration; without an aggregator they count usage
     config_ttl_s: float = 60.0  # how long each trusts it before it looks whether it has changed
+    cache_entries: int = ENTRIES_MAX  # of the URL: entities on resources that each remembers
     changes_a_day: float = 1.0  # of the configuration: after one, it is read again
     starts_a_day: float = 1.0  # of each process, which knows nothing then
     memory_mb: int = 256
@@ -108,13 +110,15 @@ class Load:
         for name in ("rps", "renewals_a_day", "changes_a_day", "starts_a_day"):
             _check(name, getattr(self, name), 0, MOST, float)
         _check("config_ttl_s", self.config_ttl_s, 0, TTL_SECONDS_MAX, float)
-        for name in ("entities", "limits", "resources", "usage_days", "processes"):
+        whole = ("entities", "limits", "resources", "usage_days", "processes", "cache_entries")
+        for name in whole:
             _check(name, getattr(self, name), 1, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
         _check("levels", self.levels, 1, 2, int)
         _check("memory_mb", self.memory_mb, 128, 10_240, int)
         _check("adjusted", self.adjusted, 0, 100, float)
         _check("refused", self.refused, 0, 1, float)
+        _check("retried", self.retried, 0, 12, float)
         if not self.windows or not set(self.windows) <= set(WINDOWS_A_MONTH):
             offered = ", ".join(WINDOWS_A_MONTH)
             raise ValidationError("windows", self.windows, f"must be some of {offered}")
@@ -170,6 +174,7 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     renewed = min(renewed, acquired)  # a bucket is made by an acquire
     lines = [
         bill.writes("acquires", acquired * load.levels * item_units),
+        bill.writes("failed writes", acquired * load.retried * load.levels * item_units),
         bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
         bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
         *bill.configuration(),
@@ -218,7 +223,7 @@ class _Bill:
         lookups = asked
         if load.config_ttl_s:
             spans = max(1.0, load.starts_a_day + load.changes_a_day) * MONTH_DAYS  # at least daily
-            lookups = expected_misses(load.buckets, asked / spans, ENTRIES_MAX) * spans
+            lookups = expected_misses(load.buckets, asked / spans, load.cache_entries) * spans
         else:
             looks, per_lookup = 0.0, per_lookup + COMMON_READS
         return [

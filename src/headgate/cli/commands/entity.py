@@ -322,7 +322,7 @@ def delete_defaults(session: Session, name: str) -> Output:
 
 @resource.action("headgate resource list", name="list")
 def list_resources(session: Session) -> Output:
-    """List resources that have default limits, or limits of some entity."""
+    """List resources that have default limits, a switch, or limits of some entity."""
     with_defaults = session.repository.list_resources_with_defaults()
     of_entities = session.repository.list_resources_with_entity_configs()
     rows = [
@@ -331,7 +331,7 @@ def list_resources(session: Session) -> Output:
     ]
     return Output(
         {"with_defaults": with_defaults, "with_entity_limits": of_entities},
-        OutputTable(("resource", "defaults", "limits of entities"), rows),
+        OutputTable(("resource", "defaults or switch", "limits of entities"), rows),
     )
 
 

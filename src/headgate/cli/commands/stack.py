@@ -69,9 +69,11 @@ LOAD_HELP = {
     "levels": "Buckets that an acquire takes from: 2 with a parent.",
     "processes": "Processes that use the table.",
     "config_ttl_s": "Seconds until a process looks whether configuration has changed.",
+    "cache_entries": "Entities on a resource that a process remembers (of the URL).",
     "changes_a_day": "Changes of the configuration a day.",
     "adjusted": "Share of acquires that are adjusted afterwards.",
     "refused": "Share of demands that are refused.",
+    "retried": "Failed writes for each acquire, of buckets that processes share.",
     "aggregator": "Whether an aggregator counts usage.",
     "batch_window_s": "Seconds that the aggregator collects changes.",
 }

@@ -42,7 +42,6 @@ class NamespaceService(Operations):
         settings: ServiceSettings,
         observer: Observer | None,
     ) -> None:
-        home.configs.cache.entries_max = settings.cache_entries_max
         self._bind(
             replace(home.backend, store=store),
             home.configs,
@@ -66,7 +65,7 @@ class NamespaceService(Operations):
         if settings.new_identifiers is not None:
             self._gate = NewIdentifiers(
                 settings.new_identifiers,
-                settings.cache_entries_max,
+                home.configs.cache.entries_max,
                 home.clock(),
                 home.namespace_name,
             )

@@ -24,7 +24,7 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.grpc.proto.headgate.v1 import headgate_pb2 as pb
-from headgate.service.keys.access import AccessDenied, ApiCaller, Authenticator, DenyReason, Refusal
+from headgate.service.keys.access import AccessDenied, ApiCaller, Authenticator, Refusal
 from headgate.service.program import Program
 
 # --------------------------------------------------------------------------------------------------
@@ -33,12 +33,12 @@ from headgate.service.program import Program
 Metadata = Iterable[tuple[str, str | bytes]]
 
 _KEY_FIELDS = ("authorization", "x-api-key")
+UNREADABLE = "?"  # stands for what cannot be a key: none is written so
 _LOCAL = ("ipv4:127.", "ipv6:[::1]", "ipv6:%5B::1%5D", "unix:")
 
 
 class Peer(NamedTuple):
-    """What is known of a peer. `key_text` is what it sent for a key, None where nothing, and empty
-    where what it sent cannot be one."""
+    """What is known of a peer. `key_text` is what it sent for a key, and None where nothing."""
 
     key_text: str | None
     local: bool
@@ -55,15 +55,13 @@ def peer_of(metadata: Metadata, local: bool, sans: Sequence[str] = ()) -> Peer:
     sent = [(name, value) for name, value in metadata if name in _KEY_FIELDS]
     if not sent:
         return Peer(None, local, sans)
-    return Peer(_key(*sent[0]) if len(sent) == 1 else "", local, sans)
+    return Peer(_key(*sent[0]) if len(sent) == 1 else UNREADABLE, local, sans)
 
 
 async def caller_of(authenticator: Authenticator, peer: Peer) -> ApiCaller:
     """The caller, or the ServiceError that they are told."""
     if authenticator.is_dev:
         found = await authenticator.authenticate(None, local=peer.local)
-    elif peer.key_text == "":
-        found = Refusal(DenyReason.MALFORMED)
     else:
         found = await authenticator.authenticate(peer.key_text, sans=peer.sans)
     if isinstance(found, Refusal):
@@ -77,13 +75,13 @@ async def caller_of(authenticator: Authenticator, peer: Peer) -> ApiCaller:
 
 
 def _key(name: str, value: str | bytes) -> str:
-    """The text of a key; empty where what was sent cannot be one."""
+    """The text of a key, as REST reads it."""
     if not isinstance(value, str):
-        return ""
+        return UNREADABLE
     if name == "x-api-key":
         return value.strip()
     kind, _, text = value.partition(" ")
-    return text.strip() if kind.lower() == "bearer" else ""
+    return text.strip() if kind.lower() == "bearer" else UNREADABLE
 
 
 # --------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ _LEVEL = (
 _DEGRADED = ("X-RateLimit-Degraded", "X-RateLimit-Degraded-Reason")
 _BLOCKING = ("X-RateLimit-Blocking-Scope", "X-RateLimit-Blocking-Resource")
 _RETRY = ("Retry-After", "Retry-After-Ms")
-LEVELLED = frozenset({"CheckAnswer", "CombinedAnswer", "Lease"})  # answers that decide one request
+LEVELLED = frozenset({"CheckAnswer", "CombinedAnswer", "ChargeAnswer", "Lease"})  # they decide
 
 
 def header_names(status: str, answer: str | None) -> tuple[str, ...]:
@@ -209,7 +209,7 @@ def header_names(status: str, answer: str | None) -> tuple[str, ...]:
     if status == "401":
         return ("WWW-Authenticate",)
     decides = answer in LEVELLED
-    blocking = _BLOCKING if answer == "CombinedAnswer" else ()
+    blocking = _BLOCKING if answer in ("CombinedAnswer", "ChargeAnswer") else ()
     if status == "429":
         return (*_LEVEL, *_DEGRADED, *blocking, *_RETRY) if decides else _RETRY
     if status == "503":

@@ -87,8 +87,8 @@ def _policies_for_audit(policies: Policies, other: Policies | None) -> dict[str,
     """What a file says, without secrets. Of very many policies and costs those come first that
     differ from the other side, and the number of the others is told."""
     scopes, resources = (sorted(names)[:NAMES_MAX] for names in policies.names)
-    rules, costs = _policies_by_name(policies), dict(policies.costs)
-    shown = _first(rules, {} if other is None else _policies_by_name(other))
+    rules, costs = _limits_by_label(policies), dict(policies.costs)
+    shown = _first(rules, {} if other is None else _limits_by_label(other))
     shown_costs = _first(costs, {} if other is None else other.costs)
     told = {
         "digest": policies.digest,
@@ -103,8 +103,9 @@ def _policies_for_audit(policies: Policies, other: Policies | None) -> dict[str,
     return {**told, "not_shown": hidden} if hidden else told
 
 
-def _policies_by_name(policies: Policies) -> dict[str, Any]:
-    return {policy.name: policy_as_json(policy) for policy in policies.policies}
+def _limits_by_label(policies: Policies) -> dict[str, Any]:
+    """Each limit of a policy by itself: an entry of the file may list several."""
+    return {policy.label or policy.name: policy_as_json(policy) for policy in policies.policies}
 
 
 def _first(values: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

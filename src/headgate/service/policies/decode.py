@@ -131,7 +131,6 @@ def parse_key_pattern(text: str) -> str:
 # Reading them.
 
 RULES_MAX = 10_000
-COST_MAX = 100_000
 TOKENS_MAX = 10**12  # what every store keeps exactly, Redis included
 FILL_PER_SECOND_MAX = 1000  # a bucket may refill whole a thousand times a second: once a tick
 DEFAULT_LIMIT = Limit(TOKENS, 1000, 10, 1)
@@ -363,7 +362,7 @@ class _PolicyDecoder:
             if given is None or len(given) < len(known):
                 continue
             endpoint = reader.text(given["endpoint"], "endpoint", parse_endpoint)
-            tokens = reader.whole(given["tokens"], "tokens", 1, COST_MAX)
+            tokens = reader.whole(given["tokens"], "tokens", 1, TOKENS_MAX)
             if endpoint in lines:
                 told = f"the endpoint {endpoint!r} is already on line {lines[endpoint]}"
                 reader.fault(given["endpoint"], told)

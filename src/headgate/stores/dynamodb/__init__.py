@@ -9,7 +9,7 @@ from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
-from headgate.stores.dynamodb.protocol.item import StateCache
+from headgate.stores.dynamodb.protocol.item import BUCKETS_MAX, StateCache
 from headgate.stores.dynamodb.store import DynamoStore, UsageBuffer
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
@@ -27,6 +27,7 @@ def open_dynamodb(
     usage: str = "local",
     audit_days: int | None = None,
     usage_days: int | None = None,
+    buckets_max: int = BUCKETS_MAX,
 ) -> Backend:
     """The backend of one table; nothing is contacted yet.
 
@@ -40,7 +41,10 @@ def open_dynamodb(
         connections=connections,
     )
     retention = Retention(audit_days, usage_days)
-    return over_port(port, name, blocking=blocking, strict=strict, usage=usage, retention=retention)
+    return over_port(
+        port, name, blocking=blocking, strict=strict, usage=usage, retention=retention,
+        buckets_max=buckets_max,
+    )  # fmt: skip
 
 
 def over_port(
@@ -51,13 +55,15 @@ def over_port(
     strict: bool = False,
     usage: str = "local",
     retention: Retention | None = None,
+    buckets_max: int = BUCKETS_MAX,
 ) -> Backend:
-    """The same over a port of one's own. Usage is counted by each process ("local"), by whoever
-    reads the table's stream ("stream"), or not at all ("off")."""
+    """The same over a port of one's own. It remembers the states of `buckets_max` buckets. Usage is
+    counted by each process ("local"), by whoever reads the table's stream ("stream"), or not at all
+    ("off")."""
     table = Table(port, name, gate_factory_for(None, blocking=blocking), retention)
     ledger = DynamoLedger(table)
     usage_buffer = UsageBuffer(ledger.add_usage) if usage == "local" else None
-    store = DynamoStore(table, StateCache(), usage_buffer, strict=strict)
+    store = DynamoStore(table, StateCache(buckets_max), usage_buffer, strict=strict)
     if usage_buffer is not None:
         ledger.live = usage_buffer.flush
     catalog = DynamoCatalog(table, store.prime)

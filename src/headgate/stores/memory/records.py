@@ -96,12 +96,12 @@ class NamespaceRecords:
     def entities(self) -> list[Entity]:
         return [one for one in self.documents.values() if isinstance(one, Entity)]
 
-    def limited_levels(self) -> list[Level]:
-        """Where limits are stored, rather than only an operator's switch or an outage rule."""
+    def listed_levels(self) -> list[Level]:
+        """Where limits or an operator's switch are stored, rather than only an outage rule."""
         return [
             key
             for key, stored in self.documents.items()
-            if isinstance(key, Level) and isinstance(stored, StoredLevel) and stored.limits
+            if isinstance(key, Level) and isinstance(stored, StoredLevel) and stored.is_listed
         ]
 
 
@@ -178,7 +178,7 @@ class MemoryRecords:
         self, namespace: str, resource: str, limit: int, cursor: str | None
     ) -> Page:
         with self._lock:
-            levels = self._active(namespace).limited_levels()
+            levels = self._active(namespace).listed_levels()
         names = [
             level.entity_id
             for level in levels
@@ -190,7 +190,7 @@ class MemoryRecords:
 
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         with self._lock:
-            levels = self._active(namespace).limited_levels()
+            levels = self._active(namespace).listed_levels()
         return sorted(
             {
                 level.resource

@@ -219,19 +219,19 @@ def _level_writes(namespace: str, level: Level, after: StoredLevel | None) -> li
     """The level as it is now, or is no more, and the index entries that lead to it."""
     index, levels, field = keys.index(namespace), keys.levels(namespace), keys.level_field(level)
     own = keys.entry("l", field)
-    limited = None  # the entry of a level that has limits; the system's needs none
+    listed = None  # the entry that lists of levels read; the system's needs none
     if level.resource is not None and level.entity_id is None:
-        limited = keys.entry("d", level.resource)
+        listed = keys.entry("d", level.resource)
     elif level.resource is not None and level.entity_id is not None:
-        limited = keys.entry("r", level.resource, level.entity_id)
+        listed = keys.entry("r", level.resource, level.entity_id)
     if after is None:
-        return [("HDEL", levels, field), ("ZREM", index, own, limited or own)]
+        return [("HDEL", levels, field), ("ZREM", index, own, listed or own)]
     check_limits(after.limits)
     writes: list[Command] = [("HSET", levels, field, stored_as_text(after))]
     if level.entity_id is not None:
         writes.append(("ZADD", index, 0, own))
-    if limited is not None:
-        writes.append(("ZADD", index, 0, limited) if after.limits else ("ZREM", index, limited))
+    if listed is not None:
+        writes.append(("ZADD", index, 0, listed) if after.is_listed else ("ZREM", index, listed))
     return writes
 
 

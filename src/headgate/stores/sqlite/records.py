@@ -259,7 +259,7 @@ def _put(
     elif document is None:
         connection.execute(SQL["stored_delete"], _level_key(namespace, key))
     else:
-        values = (bool(document.limits), stored_as_text(document))
+        values = (document.is_listed, stored_as_text(document))
         connection.execute(SQL["stored_put"], (*_level_key(namespace, key), *values))
 
 

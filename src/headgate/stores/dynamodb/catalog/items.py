@@ -152,7 +152,7 @@ def entity_from_item(item: Item) -> Entity:
 
 
 def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
-    """A level of a resource or an entity; in the indexes only while it has limits."""
+    """A level of a resource or an entity; in the indexes only while it has limits or a switch."""
     assert level.resource is not None
     key = level_key(namespace, level)
     item = {
@@ -164,7 +164,7 @@ def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
     }
     if level.entity_id is not None:
         item["entity_id"] = text(level.entity_id)
-    if stored.limits:
+    if stored.is_listed:
         configs = schema.gsi2_pk_configs(namespace)
         place = schema.gsi2_sk_config(level.resource, level.entity_id)
         item |= index_attributes(schema.GSI2, configs, place)
