@@ -196,7 +196,8 @@ async def finish(call: Awaitable[Result]) -> Result:
     except Exception:
         await raise_if_cancelled()
         raise
-    await raise_if_cancelled()
+    if is_cancelling():
+        await asyncio.sleep(0)
     return result
 
 
