@@ -81,9 +81,10 @@ class Canned(asyncio.Protocol):
         reply = self.known.get(shape) or self._reply(head, body)
         if b'"UPDATED_NEW"' in shape:
             self.known[shape] = reply
-        self._transport.write(reply)
+        self._transport.write(reply % formatdate(usegmt=True).encode())
 
     def _reply(self, head: bytes, body: bytes) -> bytes:
+        """Whole but for its date."""
         operation = head.split(b"X-Amz-Target: ")[1].split(b"\r\n")[0].partition(b".")[2].decode()
         told = self.engine.apply(DynamoRequest(operation, json.loads(body)))
         status = b"200 OK"
@@ -94,10 +95,10 @@ class Canned(asyncio.Protocol):
             told = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": str(told)}
         text = json.dumps(told, separators=(",", ":")).encode()
         return (
-            b"HTTP/1.1 %b\r\nServer: Server\r\nDate: %b\r\n"
+            b"HTTP/1.1 %b\r\nServer: Server\r\nDate: %%b\r\n"
             b"Content-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n"
             b"Connection: keep-alive\r\nx-amzn-RequestId: %b\r\nx-amz-crc32: 1234567890\r\n\r\n%b"
-        ) % (status, formatdate(usegmt=True).encode(), len(text), b"A" * 52, text)
+        ) % (status, len(text), b"A" * 52, text.replace(b"%", b"%%"))
 
 
 async def serve(certificate: str) -> None:
@@ -362,7 +363,7 @@ def stack_of(frame: FrameType | None) -> tuple[str, ...]:
             found.append(SYSTEM_CALLS[name])
         if name == "take.<locals>.spin":
             return ("the task", *reversed(found))
-        if name == "BaseEventLoop._run_once":
+        if name in ("BaseEventLoop._run_once", "BaseEventLoop.run_forever"):
             break
         found.append(name.replace("<locals>.", ""))
         frame = frame.f_back

@@ -196,8 +196,7 @@ async def finish(call: Awaitable[Result]) -> Result:
     except Exception:
         await raise_if_cancelled()
         raise
-    if is_cancelling():
-        await asyncio.sleep(0)
+    await raise_if_cancelled()
     return result
 
 
