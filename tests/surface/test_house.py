@@ -46,7 +46,7 @@ BUDGETS = {
     "layers": 1389,
     "service": 12908,
     "stores": 13645,
-    "testing": 1853,
+    "testing": 1866,
     "transport": 1858,
 }
 
