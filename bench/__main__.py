@@ -1,4 +1,4 @@
-"""`python -m bench memory|sqlite|redis|dynamodb|service|grpc|peers [--quick] [--json FILE]`"""
+"""`python -m bench WHAT [--quick] [--json FILE]`, where WHAT is one of the BENCHES."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ BENCHES = {
     "sqlite": "bench.sqlite",
     "redis": "bench.redis",
     "dynamodb": "bench.dynamodb",
+    "dynamodb-wire": "bench.dynamodb_wire",
     "service": "bench.service",
     "grpc": "bench.grpc_wires",
     "peers": "bench.peers_side",

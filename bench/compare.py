@@ -26,7 +26,7 @@ from bench import machine
 from bench.table import show
 
 ROOT = Path(__file__).parents[1]
-WHATS = ("memory", "sqlite", "redis", "dynamodb", "service", "grpc")
+WHATS = ("memory", "sqlite", "redis", "dynamodb", "dynamodb-wire", "service", "grpc")
 IDENTITY = (
     "name", "workload", "contestant", "mode", "colour", "callers", "processes", "limits", "usage",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -60,8 +60,26 @@ def walked() -> Iterator[Walk]:
 
 
 async def warm_acquire(url: str) -> Walk:
-    """The walk of an acquire whose plan, bucket and connection are known: of twenty, the shortest
-    two in a row, and the longer of these.
+    """The walk of an acquire whose plan, bucket and connection are known."""
+
+    async def acquire(limiter: RateLimiter) -> None:
+        async with limiter.acquire("user:7", "api", {"rps": 1}):
+            pass
+
+    return await _warm(url, acquire)
+
+
+async def warm_take(url: str) -> Walk:
+    """The same of the plain verb."""
+
+    async def take(limiter: RateLimiter) -> None:
+        assert await limiter.take("user:7", "api", {"rps": 1})
+
+    return await _warm(url, take)
+
+
+async def _warm(url: str, act: Callable[[RateLimiter], Awaitable[None]]) -> Walk:
+    """Of twenty walks, the shortest two in a row, and the longer of these.
 
     A busy machine only ever adds calls: a reply comes in two pieces, a new second is signed, a
     connection is dialled again, a timer goes off meanwhile. The shortest walks met none of that.
@@ -71,8 +89,7 @@ async def warm_acquire(url: str) -> Walk:
     async with RateLimiter(url, limits=[Limit.per_second("rps", 1000)]) as limiter:
         for _ in range(25):
             with walked() as walk:
-                async with limiter.acquire("user:7", "api", {"rps": 1}):
-                    pass
+                await act(limiter)
             walks.append(walk)
     longer = (max(two, key=lambda walk: walk.calls) for two in itertools.pairwise(walks[5:]))
     return min(longer, key=lambda walk: walk.calls)

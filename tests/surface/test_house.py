@@ -46,7 +46,7 @@ BUDGETS = {
     "layers": 1389,
     "service": 12908,
     "stores": 13652,
-    "testing": 1856,
+    "testing": 1869,
     "transport": 1858,
 }
 

@@ -183,12 +183,11 @@ class Engine:
         more_than_plain = wait_s is not None or on_unavailable is not None or len(requests) != 1
         if more_than_plain or on_error not in ON_ERROR:
             return None
-        request = requests[0]
-        verdict = self.take_local(request)
+        verdict = self.take_local(requests[0])
         if verdict is None:
             return None
         if not verdict.allowed:
-            raise refusal_error(verdict, request[0])
+            raise refusal_error(verdict, requests[0][0])
         return lease_type(
             self.settlements, self.store, verdict.demands, verdict.now_ms, on_error == "keep",
             False, verdict.untaken, verdict,
@@ -199,8 +198,7 @@ class Engine:
     ) -> Verdict:
         """What is wanted or nothing, for callers that need no lease and no exception."""
         try:
-            decision = await self.consume((request,), on_unavailable, wait_s=wait_s)
-            return decision.verdict
+            return (await self.consume((request,), on_unavailable, wait_s=wait_s)).verdict
         except RateLimitExceeded as refusal:  # the store's own bound on one key
             if refusal.verdict is None:
                 raise
@@ -245,8 +243,9 @@ class Engine:
         now_ms = self.clock()
         parts: Sequence[Sequence[Demand]] = ()
         try:
-            parts = await self._plan_parts(requests, now_ms)
-            demands = join_parts(parts)
+            known = self._cached_demands(requests, now_ms)  # as `acquire` does: five calls fewer
+            parts = await self._plan_parts(requests, now_ms) if known is None else (known,)
+            demands = join_parts(parts) if known is None else known
             if wait_s is not None:
                 verdict = await self._consume_waiting(demands, now_ms, wait_s)
             elif dry_run or not demands:
@@ -389,13 +388,14 @@ class Engine:
         if len(requests) != 1:
             return None
         entity_id, resource, consume, limits = requests[0]
-        if limits is not None:
+        defaults = self.defaults if limits is None else limits
+        if not isinstance(defaults, Defaults):
             return None
         try:
             cached_lookup = self._cached_lookup((entity_id, resource), now_ms)
         except TypeError:  # something that is no name; parsing it will say what
             return None
-        plan = None if cached_lookup is None else cached_lookup.plans.get(self.defaults)
+        plan = None if cached_lookup is None else cached_lookup.plans.get(defaults)
         return None if plan is None or plan.bypass else plan.demands(consume)
 
     async def _consume_waiting(

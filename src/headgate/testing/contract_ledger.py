@@ -71,6 +71,19 @@ async def usage_equals_consumption(arena: Arena) -> None:
     assert await arena.consumed_milli("tps") == total * 1000
 
 
+async def a_credit_of_a_bucket_that_is_gone_is_no_usage(arena: Arena) -> None:
+    """It changes nothing, so nothing is counted; what was consumed before stays in history."""
+    line = {"tps": 500}
+    for cascaded in (False, True):
+        assert (await arena.take(arena.demand(LIMITS, line, cascaded=cascaded))).allowed
+    await _usage(arena)
+    await arena.backend.store.forget([arena.key()])
+    for cascaded in (False, True):
+        await arena.adjust(arena.demand(LIMITS, {"tps": -300}, cascaded=cascaded))
+    [day] = await _usage(arena, window_type="daily")
+    assert (dict(day.counters), dict(day.from_children)) == ({"tps": 1000}, {"tps": 500})
+
+
 async def what_cascades_is_counted_apart(arena: Arena) -> None:
     """The part of a parent's consumption that came from children is told beside all of it, with
     what was given back and taken later, hour by hour; a refusal adds nothing."""

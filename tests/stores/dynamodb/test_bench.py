@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -72,12 +73,39 @@ def test_reads_are_billed_by_four_kilobytes(
     assert units.read_units(size, consistent=consistent) == billed
 
 
-def test_a_quick_run_prints_its_tables() -> None:
+def python(*arguments: str) -> str:
+    """What a program of the repository prints."""
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "bench", "dynamodb", "--quick"],
-        cwd=ROOT, capture_output=True, text=True, timeout=180,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        env={**os.environ, "PYTHONPATH": paths},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_quick_run_prints_its_tables() -> None:
+    told = python("-m", "bench", "dynamodb", "--quick")
     for expected in ("headgate acquire + lease", "counted per acquire", "32 asyncio task", "aims"):
-        assert expected in done.stdout
+        assert expected in told
+
+
+def test_a_quick_run_on_the_canned_wire_prints_its_table() -> None:
+    told = python("-m", "bench", "dynamodb-wire", "--quick")
+    for expected in ("headgate take", "bare: the same bytes", "blocking, 4 threads", "aims"):
+        assert expected in told
+
+
+def test_a_flame_graph_is_drawn_from_what_was_sampled(tmp_path: Path) -> None:
+    stacks, drawn = tmp_path / "stacks", tmp_path / "flame.svg"
+    python("-m", "bench.dynamodb_wire", "--quick", "--stacks", str(stacks))
+    python("-m", "tools.flame_svg", str(stacks), str(drawn), "Where <it> goes")
+    picture = ElementTree.parse(drawn).getroot()
+    texts = "\n".join(picture.itertext())
+    assert "prefers-color-scheme: dark" in texts
+    assert "Where <it> goes" in texts
+    assert "the task" in texts
+    boxes = [box for box in picture.iter() if str(box.get("class")).startswith("box ")]
+    assert len(boxes) > 10
+    widths = [float(box.get("width", 0)) for box in boxes if box.get("y") == boxes[0].get("y")]
+    assert sum(widths) == pytest.approx(1176, abs=1), "the lowest row is all of the time"

@@ -38,7 +38,7 @@ from tests.stores.dynamodb.kit import (
     table_at,
     table_of,
 )
-from tests.walks import has_short_answer, warm_acquire, warm_checks
+from tests.walks import has_short_answer, warm_acquire, warm_checks, warm_take
 
 LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}
 START_MS = NOW_MS // HOUR_MS * HOUR_MS
@@ -313,6 +313,8 @@ def test_a_warm_acquire_is_a_short_walk(canned: Canned) -> None:
     address = f"dynamodb://{TABLE}?region=us-east-1&endpoint={canned.endpoint}&timeout_ms=10000"
     walk = asyncio.run(warm_acquire(address))
     assert walk.is_within(calls=45, modules=16), walk
+    plain = asyncio.run(warm_take(address))
+    assert plain.is_within(walk.calls, walk.modules), plain  # it has no lease to pay for
 
 
 def test_a_warm_check_has_a_short_answer(url: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from headgate import SyncRateLimiter, SyncRepository
+from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import AuditEvent, UsageQuery, WindowUsage, audit_event
 from headgate.core.limits import Limit
-from headgate.core.record import HOUR_MS
+from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.repository import Repository, open_backend
 from headgate.stores.catalog import Backend
@@ -279,3 +280,19 @@ def test_opening_tells_it_and_a_change_reads_nothing_more() -> None:
 def test_days_that_are_none_are_refused(option: str) -> None:
     with pytest.raises(ValidationError, match=option.partition("=")[0]):
         open_backend(f"dynamodb://limits?region=us-east-1&{option}", blocking=True)
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+def test_credits_of_buckets_that_are_gone_are_no_usage(backend: Backend, is_once: bool) -> None:
+    """Of several, those that are there count, also where the credit happens once for a key."""
+    ns, store, ledger = registered(backend), backend.store, backend.ledger
+    terms = Terms((Limit.per_second("x", 100).spec,), 1)
+    keys = [BucketKey(ns, entity_id, "r") for entity_id in ("there", "gone")]
+    for key in keys:
+        assert run(store.consume([Demand(key, terms, (5000,))], NOW_MS)).allowed
+    run(store.forget(keys[1:]))
+    credits = [Demand(key, terms, (-3000,)) for key in keys]
+    assert run(store.adjust(credits, NOW_MS, once="a key" if is_once else None))
+    page = run(ledger.usage(ns, UsageQuery(window_type="daily", limit=10), NOW_MS))
+    used = {shot.entity_id: dict(shot.counters) for shot in page.items}
+    assert used == {"there": {"x": 2}, "gone": {"x": 5}}

@@ -235,11 +235,10 @@ class DynamoStore:
                 self._table, self._adjuster, demands, moment_ms, metered=metered, once=once
             )
         else:
-            await self._adjust_all(demands, moment_ms, metered=metered)
-            applied = True
+            applied = await self._adjust(demands, moment_ms, metered)
         if self._usage is not None and metered and applied:
-            self._usage.count(demands, moment_ms, 0)
-        return applied
+            self._usage.count(applied, moment_ms, 0)
+        return applied is not None
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         found = await self._table.get_all(bucket_key(key) for key in keys)
@@ -406,18 +405,18 @@ class DynamoStore:
             raise interrupted
         return kept
 
-    async def _adjust_all(self, demands: Sequence[Demand], now_ms: int, *, metered: bool) -> None:
+    async def _adjust(self, demands: Sequence[Demand], now_ms: int, metered: bool) -> list[Demand]:
+        """Those that found a bucket: a credit makes none, so it changed nothing where none was."""
         flows = [self._adjuster.adjust(demand, now_ms, metered=metered) for demand in demands]
         if len(flows) == 1:
-            await run_flow(self._port, flows[0])
-            return
+            return [*demands] if await run_flow(self._port, flows[0]) else []
         results: dict[int, Any] = {}
         await run_flows(self._port, flows, results)
         troubles = [one for one in results.values() if isinstance(one, StoreTrouble)]
         if troubles:
             unknown = [one for one in troubles if one.maybe_applied]
-            moved = len(troubles) < len(flows)
-            raise_adjust_trouble((unknown or troubles)[0], moved=moved)
+            raise_adjust_trouble((unknown or troubles)[0], moved=len(troubles) < len(flows))
+        return [demand for place, demand in enumerate(demands) if results[place]]
 
 
 class TakenVerdict(Verdict):

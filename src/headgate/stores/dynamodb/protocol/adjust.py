@@ -232,8 +232,8 @@ async def adjust_once(
     *,
     metered: bool,
     once: str,
-) -> bool:
-    """False where the key was used within a day: then nothing is done."""
+) -> list[Demand] | None:
+    """Those that found a bucket. None where the key was used within a day: nothing is done then."""
     for attempt in range(ATTEMPTS_MAX):
         writes: list[ask.Write] = [once_write(demands[0].key, once, now_ms)]
         places: list[tuple[BucketView, int]] = []
@@ -246,11 +246,12 @@ async def adjust_once(
         request = ask.transaction(table.name, writes)
         reasons = reasons_of(await run_flow(table.port, send(request, is_guarded=True)))
         if reasons is None:
-            for known, _ in places:
-                adjuster.cache.drop(known.key)  # its state after it was not told
-            return True
+            found = {known.key.text: known.key for known, _ in places}
+            for key in found.values():
+                adjuster.cache.drop(key)  # its state after it was not told
+            return [demand for demand in demands if demand.key.text in found]
         if reasons and reasons[0][0] == "ConditionalCheckFailed":
-            return False
+            return None
         for (known, shard), (_, item) in zip(places, reasons[1:], strict=bool(reasons)):
             known.forget() if item is None else known.note(shard, item, now_ms)
         await table.pause(attempt)
