@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3193,
     "cli": 4105,
     "client": 1786,
-    "core": 4968,
+    "core": 5016,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,

@@ -155,7 +155,7 @@ class Engine:
                 raise refusal_error(verdict, _asked_by(requests)) from trouble
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
-                verdict.untaken, verdict,
+                None, verdict,
             ).split_halves()  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
@@ -165,7 +165,7 @@ class Engine:
             raise refusal_error(verdict, _asked_by(requests))
         lease = lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
-            verdict.untaken, verdict,
+            None, verdict,
         )  # fmt: skip
         return lease if len(requests) == 1 else lease.split_halves()
 
@@ -191,7 +191,7 @@ class Engine:
             raise refusal_error(verdict, request[0])
         return lease_type(
             self.settlements, self.store, verdict.demands, verdict.now_ms, on_error == "keep",
-            False, verdict.untaken, verdict,
+            False, None, verdict,
         )  # fmt: skip
 
     async def take(
