@@ -181,7 +181,8 @@ class Engine:
         they are not, or where more than a plain acquire is asked."""
         if wait_s is not None or on_unavailable is not None or len(requests) != 1:
             return None
-        if on_error not in ON_ERROR:
+        keep = on_error == "keep"
+        if not keep and on_error != "refund":
             return None
         request = requests[0]
         verdict = self.take_local(request)
@@ -190,8 +191,8 @@ class Engine:
         if not verdict.allowed:
             raise refusal_error(verdict, request[0])
         return lease_type(
-            self.settlements, self.store, verdict.demands, verdict.now_ms, on_error == "keep",
-            False, None, verdict,
+            self.settlements, self.store, verdict.demands, verdict.now_ms, keep, False, None,
+            verdict,
         )  # fmt: skip
 
     async def take(

@@ -83,7 +83,8 @@ class MemoryStore:
         if len(demands) == 1:
             demand = demands[0]
             text = demand.key.text
-            record = self._buckets.get(text)
+            buckets = self._buckets
+            record = buckets.get(text)
             if (
                 record is not None
                 and record[TERMS].core is demand.terms
@@ -95,9 +96,9 @@ class MemoryStore:
                 with self._lock:
                     # No call between look and write: after one, the interpreter may collect garbage
                     # and so come in again on this thread, see _has_moved.
-                    is_unmoved = text in self._buckets and self._buckets[text] is record
+                    is_unmoved = text in buckets and buckets[text] is record
                     if is_unmoved:
-                        self._buckets[text] = after
+                        buckets[text] = after
                 if is_unmoved:
                     return Verdict(True, demands, (after,), now_ms, (record,))
         with self._lock:
