@@ -182,10 +182,8 @@ class Engine:
         if wait_s is not None or on_unavailable is not None or len(requests) != 1:
             return None
         keep = on_error == "keep"
-        if not keep and on_error != "refund":
-            return None
         request = requests[0]
-        verdict = self.take_local(request)
+        verdict = self.take_local(request) if keep or on_error == "refund" else None
         if verdict is None:
             return None
         if not verdict.allowed:
