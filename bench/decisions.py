@@ -21,6 +21,7 @@ RATIOS = [
     *[((ours.LEASE_2, way), (ours.LEASE_1, way), 1.3) for way in ("blocking", "async")],
 ]
 ASYNC_PERCENT_AIM = 20
+EXCEPTION_US_AIM = 2
 
 
 def run(calls: int, rounds: int) -> tuple[list[dict[str, Any]], list[Aim]]:
@@ -57,6 +58,9 @@ def _aims(timings: list[Timing]) -> list[Aim]:
     us = {(one.contestant.name, one.contestant.colour): one.least_us for one in timings}
     found = [_ahead(us, ours.CHECK, colour) for colour in ("blocking", "async")]
     found += [_ahead(us, ours.TAKE_1, colour) for colour in ("blocking", "async", THREADS)]
+    error_us = us[ours.EXCEPTION, "blocking"]
+    text = f"the exception of acquire, made and raised, under {EXCEPTION_US_AIM} us"
+    found.append(aim(text, f"{error_us:.2f} us", error_us < EXCEPTION_US_AIM))
     for one, other, most in RATIOS:
         if other in us:
             ratio = us[one] / us[other]

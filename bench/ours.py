@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from bench.rounds import THREADS, Contestant, Spin, in_threads
 from headgate import Limit, RateLimiter, RateLimitExceeded, SyncRateLimiter
+from headgate.core.lease import refusal_error
 
 RESOURCE = "api"
 PLENTY = 10**9
@@ -25,7 +27,10 @@ GIVEN = "headgate check, 1 limit, limits= given"
 TAKE_1 = "headgate take, 1 limit"
 TAKE_2 = "headgate take, 2 limits"
 TAKE_REFUSED = "headgate take, refused"
+TAKE_OBSERVED = "headgate take, refused, an observer hears of it"
+TAKE_REPEATED = "headgate take, refused by the rejections layer (SQLite)"
 LEASE_REFUSED = "headgate acquire, refused"
+EXCEPTION = "headgate, the exception of a refusal"
 LEASE_1 = "headgate acquire + lease, 1 limit"
 LEASE_2 = "headgate acquire + lease, 2 limits"
 
@@ -103,6 +108,55 @@ def _take(limits: Sequence[Limit], keys: Sequence[str]) -> Iterator[Spin]:
 
 
 @contextmanager
+def _take_observed(keys: Sequence[str]) -> Iterator[Spin]:
+    heard: list[str] = []
+    with SyncRateLimiter(
+        "memory://", limits=NOTHING_LEFT, observer=lambda event: heard.append(event.kind)
+    ) as limiter:
+
+        def spin(keys: Sequence[str]) -> None:
+            heard.clear()
+            for key in keys:
+                limiter.take(key, RESOURCE, AMOUNTS[1])
+
+        yield spin
+
+
+@contextmanager
+def _take_repeated(keys: Sequence[str]) -> Iterator[Spin]:
+    """Nearly all of them: a refusal is trusted for a second, then the store is asked once more."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headgate-bench-") as folder,
+        SyncRateLimiter(f"sqlite:///{folder}/limits.db", limits=NOTHING_LEFT) as limiter,
+    ):
+        for key in keys:
+            limiter.take(key, RESOURCE, AMOUNTS[1])
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                limiter.take(key, RESOURCE, AMOUNTS[1])
+
+        yield spin
+
+
+@contextmanager
+def _exception(keys: Sequence[str]) -> Iterator[Spin]:
+    with SyncRateLimiter("memory://", limits=NOTHING_LEFT) as limiter:
+        for _ in range(2):
+            verdict = limiter.take(keys[0], RESOURCE, AMOUNTS[1])
+        assert not verdict
+
+        def spin(keys: Sequence[str]) -> None:
+            for key in keys:
+                try:
+                    raise refusal_error(verdict, key)
+                except RateLimitExceeded:
+                    pass
+
+        yield spin
+
+
+@contextmanager
 def _take_async(limits: Sequence[Limit], keys: Sequence[str]) -> Iterator[Spin]:
     amounts = AMOUNTS[len(limits)]
     limiter = RateLimiter("memory://", limits=limits)
@@ -153,6 +207,9 @@ CONTESTANTS = [
     Contestant(TAKE_REFUSED, "blocking", partial(_take, NOTHING_LEFT)),
     Contestant(TAKE_REFUSED, "async", partial(_take_async, NOTHING_LEFT)),
     Contestant(TAKE_REFUSED, THREADS, in_threads(partial(_take, NOTHING_LEFT))),
+    Contestant(TAKE_OBSERVED, "blocking", _take_observed),
+    Contestant(TAKE_REPEATED, "blocking", _take_repeated),
+    Contestant(EXCEPTION, "blocking", _exception),
     Contestant(LEASE_REFUSED, "blocking", _refused),
     Contestant(LEASE_REFUSED, "async", _refused_async),
     Contestant(CHECK, "blocking", _check),

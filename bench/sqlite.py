@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bench import peers
+from bench import peers, sqlite_async
 from bench.children import ask_all
 from bench.sqlite_jobs import HEADGATE, LOCKED, PLAIN
 from bench.table import Aim, aim, show
@@ -36,7 +36,8 @@ def run(quick: bool) -> dict[str, Any]:
             found[cell].append(_measured(cell, seconds))
     rows = [_row(cell, results) for cell, results in found.items()]
     _show(rows, seconds, rounds)
-    return {"sqlite": rows, "aims": _aims(rows)}
+    callers, caller_aims = sqlite_async.run(quick)
+    return {"sqlite": rows, "async": callers, "aims": _aims(rows) + caller_aims}
 
 
 def _contestants() -> list[str]:

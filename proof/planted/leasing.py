@@ -36,7 +36,7 @@ MUTANTS = [
           "ref: milli * times - total_milli(self.debits(ref))", "ref: milli * times",
           "tests/flows/test_acquire.py::test_settle_is_absolute_and_idempotent_and_survives_an_exception[blocking-memory]"),
     fault("a refund credits what a soft limit did not give", "LeaseAccount.debits",
-          "(Debit(self.at_ms, amount, ref not in self.untaken),)", "(Debit(self.at_ms, amount),)",
+          "(Debit(self.at_ms, amount, ref not in self.untaken_refs()),)", "(Debit(self.at_ms, amount),)",
           "tests/stores/test_contract.py::test_contract[memory-a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]"),
     fault("more of a passed soft limit counts as taken", "Settlements.consume",
           "account.debit(wanted, now_ms, untaken)", "account.debit(wanted, now_ms)",

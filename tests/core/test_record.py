@@ -16,6 +16,7 @@ from headgate.core.history import (
 )
 from headgate.core.limits import Limit, Spec
 from headgate.core.record import (
+    CELLS,
     EVENTS,
     HOUR,
     HOUR_MS,
@@ -293,20 +294,29 @@ def test_a_hard_limit_refuses_beside_a_soft_one_and_says_so() -> None:
 def test_a_limit_gives_alone_what_it_gives_beside_another(
     spec: Spec, soft: bool, steps: list[tuple[int, int | None]]
 ) -> None:
-    """A bucket with one limit is taken from by a way of its own."""
+    """A bucket with one limit is taken from by a way of its own, and so is one with two."""
     spec = spec._replace(soft=soft)
-    alone = Terms((spec,))
-    pair = Terms((spec, spec._replace(name="y")))
-    one, two = new_record(alone, NOW_MS), new_record(pair, NOW_MS)
+    slow = spec._replace(name="y", period_ms=7 * spec.period_ms)
+    alone, last = Terms((spec,)), Terms((slow,))
+    pair, three = Terms((spec, slow)), Terms((spec, slow, spec._replace(name="z")))
+    records = [new_record(terms, NOW_MS) for terms in (alone, last, pair, three)]
     now_ms = NOW_MS
     for gap_ms, part in steps:
         now_ms += gap_ms
         wanted = None if part is None else share(spec.capacity_milli, part)
-        first = take(one, Demand(KEY, alone, (wanted,)), now_ms)
-        second = take(two, Demand(KEY, pair, (wanted, None)), now_ms)
-        assert (first is None) == (second is None)
-        one, two = first or one, second or two
-        assert one[HOUR:] == two[HOUR : len(one)]
+        one, other, two, all_three = (
+            take(record, Demand(KEY, terms, amounts), now_ms)
+            for record, terms, amounts in zip(
+                records, (alone, last, pair, three),
+                ((wanted,), (wanted,), (wanted, wanted), (wanted, wanted, None)), strict=True,
+            )
+        )  # fmt: skip
+        allowed = one is not None and other is not None
+        assert (two is not None) == (all_three is not None) == allowed
+        if one is None or other is None or two is None or all_three is None:
+            continue
+        assert two[HOUR:] == one[HOUR:] + other[CELLS:] == all_three[HOUR : len(two)]
+        records = [one, other, two, all_three]
 
 
 # S7 and S8: debt outlives everything, and a record that may expire is one nobody would miss.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,10 @@ def test_threads_take_no_more_than_there_is() -> None:
 # What a refusal costs: nothing is made of it until somebody reads it.
 
 
-def test_nothing_is_made_of_a_refusal_until_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("store", ["memory", "sqlite", "sqlite without rejections"])
+def test_nothing_is_made_of_a_refusal_until_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: str
+) -> None:
     made: list[object] = []
 
     def count(*args: object) -> Any:
@@ -195,15 +199,55 @@ def test_nothing_is_made_of_a_refusal_until_it_is_read(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(decision, "build_limit_status", count)
     heard: list[Event] = []
-    limiter = SyncRateLimiter("memory://", limits=[RPM], clock=FakeClock(), observer=heard.append)
+    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/limits.db"
+    remembers = store == "sqlite"
+    limiter = SyncRateLimiter(
+        url, limits=[RPM], clock=FakeClock(), observer=heard.append, rejections=remembers
+    )
     limiter.take("key", "api", {"rpm": 10})
     refused = limiter.take("key", "api", {"rpm": 1})
     with pytest.raises(RateLimitExceeded) as caught, limiter.acquire("key", "api", {"rpm": 1}):
         pass
-    assert len(heard) == 3
+    if remembers:
+        with walked() as repeated:
+            assert not limiter.take("key", "api", {"rpm": 1})
+        assert not [step for step in repeated.steps if step[0].startswith("stores.")]
+        heard.pop()
+    assert [event.kind for event in heard] == ["admitted", "refused", "refused"]
     assert not made
     assert refused.retry_after_ms == caught.value.retry_after_ms == 6000
+    assert heard[-1].verdict is not None
+    assert heard[-1].verdict.retry_after_ms == 6000
     assert made
+    limiter.close()
+
+
+def test_an_acquire_that_is_refused_passes_few_functions_more_than_a_take() -> None:
+    limiter = SyncRateLimiter("memory://", limits=[RPM], clock=FakeClock())
+    assert limiter.take("key", "api", {"rpm": 10})
+    assert limiter.take("other", "api", {"rpm": 1})
+    with walked() as taking:
+        assert not limiter.take("key", "api", {"rpm": 1})
+    with walked() as acquiring, contextlib.suppress(RateLimitExceeded):
+        limiter.acquire("key", "api", {"rpm": 1}).__enter__()
+    with walked() as admitted, limiter.acquire("other", "api", {"rpm": 1}):
+        pass
+    assert acquiring.calls <= taking.calls + 6, (taking, acquiring)
+    assert acquiring.calls <= admitted.calls + 1, (admitted, acquiring)
+
+
+@pytest.mark.parametrize("limits", [[RPM], [RPM, TPM]])
+def test_a_warm_take_passes_few_functions(limits: list[Limit]) -> None:
+    """Two limits cost two calls more than one: each gives for itself."""
+    limiter = SyncRateLimiter("memory://", limits=limits, clock=FakeClock())
+    amounts = {limit.name: 1 for limit in limits}
+    assert limiter.take("key", "api", amounts)
+    with walked() as walk:
+        assert limiter.take("key", "api", amounts)
+    assert walk.calls <= 8 + 2 * len(limits), walk
+    with walked() as leased, limiter.acquire("key", "api", amounts):
+        pass
+    assert leased.calls <= walk.calls + 5, leased
 
 
 async def test_both_faces_refuse_after_the_same_walk() -> None:

@@ -149,7 +149,7 @@ def demand(tokens: int) -> Demand:
     return Demand(KEY, TERMS, (tokens * 1000,))
 
 
-@pytest.mark.parametrize("step", ["take", "decide", "adjust_record"])
+@pytest.mark.parametrize("step", ["take", "decide", "needs_write", "adjust_record"])
 def test_what_is_given_back_in_the_middle_is_not_lost(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

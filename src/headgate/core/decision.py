@@ -26,7 +26,10 @@ from headgate.core.record import (
     Terms,
     apply_terms,
     cell_of,
+    give_limit,
     new_record,
+    take_one,
+    take_two,
 )
 
 Amounts = tuple[int | None, ...]
@@ -357,25 +360,19 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     """The record after the demand, or None where some limit cannot give what is wanted."""
     terms: Terms = record[TERMS]
     amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
-    if len(record) == CELLS + STRIDE and demand.cascaded is None:
-        return _take_one(record, amounts[0], now_ms)
+    if demand.cascaded is None:
+        if len(record) == CELLS + STRIDE:
+            return take_one(record, amounts[0], now_ms)
+        if len(amounts) == 2 and len(record) == CELLS + 2 * STRIDE:  # none is remembered besides
+            return take_two(record, amounts, now_ms)
     cells = [*record]
     at = CELLS
-    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+    for wanted, spec in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None:
-            epoch_ms, tokens = record[at], record[at + TOKENS]
-            level = tokens + (now_ms - epoch_ms) * amount // period_ms
-            if level < capacity:
-                if wanted <= level:
-                    cells[at + TOKENS] = tokens - wanted
-                elif not soft:
-                    return None
-            elif wanted <= capacity:  # full: a new epoch, as restart_if_full
-                if now_ms > epoch_ms:
-                    cells[at] = now_ms
-                cells[at + TOKENS] = capacity - wanted
-            elif not soft:
+            given = give_limit(spec, cells[at], cells[at + TOKENS], wanted, now_ms)
+            if given is None:
                 return None
+            cells[at], cells[at + TOKENS] = given
             cells[at + CONSUMED] += wanted
         at += STRIDE
     cells[EVENTS] += 1
@@ -391,27 +388,6 @@ def _cascaded_with(record: Record, demand: Demand, events: int) -> Cascaded:
     for name, milli in counters.items():
         found[name] = found.get(name, 0) + milli
     return before + events, found
-
-
-def _take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
-    """The same of a bucket with one limit, as most are: no loop, and the record made in one go."""
-    terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
-    if wanted is None:
-        return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
-    _, capacity, amount, period_ms, soft = terms.specs[0]
-    level = tokens + (now_ms - epoch_ms) * amount // period_ms
-    if level < capacity:
-        if wanted <= level:
-            tokens -= wanted
-        elif not soft:
-            return None
-    elif wanted <= capacity:
-        if now_ms > epoch_ms:  # noqa: PLR1730  # a call of max costs as much as all the rest
-            epoch_ms = now_ms
-        tokens = capacity - wanted
-    elif not soft:
-        return None
-    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
 
 
 def adjust_record(record: Record, demand: Demand, now_ms: int, *, metered: bool = True) -> Record:

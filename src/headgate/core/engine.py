@@ -156,7 +156,7 @@ class Engine:
                 raise refusal_error(verdict, _asked_by(requests)) from trouble
             return lease_type(
                 self.settlements, self.fallback, verdict.demands, now_ms, on_error == "keep", True,
-                verdict.untaken, verdict,
+                None, verdict,
             ).split_halves()  # fmt: skip
         if verdict.outdated:
             self._forget_plans(verdict)
@@ -166,7 +166,7 @@ class Engine:
             raise refusal_error(verdict, _asked_by(requests))
         lease = lease_type(
             self.settlements, self.store, verdict.demands, now_ms, on_error == "keep", False,
-            verdict.untaken, verdict,
+            None, verdict,
         )  # fmt: skip
         return lease if len(requests) == 1 else lease.split_halves()
 
@@ -180,17 +180,17 @@ class Engine:
     ) -> AnyLease | None:
         """The same without waiting, where plan and bucket are in this process's memory; None where
         they are not, or where more than a plain acquire is asked."""
-        more_than_plain = wait_s is not None or on_unavailable is not None or len(requests) != 1
-        if more_than_plain or on_error not in ON_ERROR:
+        if wait_s is not None or on_unavailable is not None or len(requests) != 1:
             return None
-        verdict = self.take_local(requests[0])
+        keep = on_error == "keep"
+        verdict = self.take_local(requests[0]) if keep or on_error == "refund" else None
         if verdict is None:
             return None
         if not verdict.allowed:
             raise refusal_error(verdict, requests[0][0])
         return lease_type(
-            self.settlements, self.store, verdict.demands, verdict.now_ms, on_error == "keep",
-            False, verdict.untaken, verdict,
+            self.settlements, self.store, verdict.demands, verdict.now_ms, keep, False, None,
+            verdict,
         )  # fmt: skip
 
     async def take(

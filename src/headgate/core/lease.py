@@ -153,7 +153,8 @@ class LeaseAccount:
 
     `demands` is what the acquire took, but for soft limits that were passed (`untaken`). `standing`
     has the debits of limits that were changed since; it stays None for the many leases that never
-    change. A bucket that was asked for itself and by cascade is there twice (`split_halves`).
+    change, as does `untaken` until it matters: then the verdict says it. A bucket that was asked
+    for itself and by cascade is there twice (`split_halves`).
     """
 
     settlements: Settlements
@@ -162,7 +163,7 @@ class LeaseAccount:
     at_ms: int
     keep: bool
     degraded: bool = False
-    untaken: Collection[LimitRef] = ()
+    untaken: Collection[LimitRef] | None = None
     verdict: Verdict | None = None
     closed: bool = field(default=False, init=False)
     standing: dict[LimitRef, list[Debit]] | None = field(default=None, init=False)
@@ -197,7 +198,7 @@ class LeaseAccount:
         demand = self.demands[place]
         at = demand.terms.index.get(name)
         amount = None if at is None else demand.amounts[at]
-        return (Debit(self.at_ms, amount, ref not in self.untaken),) if amount else ()
+        return (Debit(self.at_ms, amount, ref not in self.untaken_refs()),) if amount else ()
 
     def spread(self, amounts_milli: Mapping[str, int]) -> Changes:
         """A change of limits on each bucket it concerns."""
@@ -220,12 +221,19 @@ class LeaseAccount:
         after the other, so that each is settled by what it was asked for."""
         demands: list[Demand] = []
         untaken: list[LimitRef] = []
+        passed = self.untaken_refs()
         for place, demand in enumerate(self.demands):
             for half in demand.halves or (demand,):
-                untaken += [(len(demands), name) for at, name in self.untaken if at == place]
+                untaken += [(len(demands), name) for at, name in passed if at == place]
                 demands.append(half)
         self.demands, self.untaken = demands, untaken
         return self
+
+    def untaken_refs(self) -> Collection[LimitRef]:
+        """The soft limits that were passed: they counted what was wanted, and gave nothing."""
+        if self.untaken is None:
+            self.untaken = () if self.verdict is None else self.verdict.untaken
+        return self.untaken
 
     def _limit_refs(self, name: str) -> list[tuple[LimitRef, int]]:
         """The buckets that were asked for the limit (all that have it, where none was), and how

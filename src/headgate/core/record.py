@@ -238,3 +238,67 @@ def full_at_ms(record: Record) -> int | None:
             latest_ms = max(latest_ms, epoch_ms - (-missing * period_ms // amount))
         at += STRIDE
     return latest_ms
+
+
+# --------------------------------------------------------------------------------------------------
+# What a take leaves. `decision.take` is for any number of limits; these are for one and for two, as
+# nearly all buckets have: without its loop, the record made in one go. Two limits take 0.54 us so,
+# and 0.76 by the loop; one takes 0.22, with `give_limit` inside, which spares a call.
+
+
+def give_limit(
+    spec: Spec, epoch_ms: int, tokens: int, wanted: int, now_ms: int
+) -> tuple[int, int] | None:
+    """The epoch and tokens of a limit that gave what is wanted, or was soft; None if it cannot."""
+    _, capacity, amount, period_ms, soft = spec
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if level < capacity:
+        if wanted <= level:
+            return epoch_ms, tokens - wanted
+    elif wanted <= capacity:  # full: a new epoch, as bucket.restart_if_full
+        if now_ms > epoch_ms:  # noqa: PLR1730  # a call of max costs as much as all the rest
+            epoch_ms = now_ms
+        return epoch_ms, capacity - wanted
+    return (epoch_ms, tokens) if soft else None
+
+
+def take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
+    """The record of one limit after a take, or None where it cannot give what is wanted."""
+    terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
+    if wanted is None:
+        return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
+    _, capacity, amount, period_ms, soft = terms.specs[0]
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if level < capacity:
+        if wanted <= level:
+            tokens -= wanted
+        elif not soft:
+            return None
+    elif wanted <= capacity:
+        if now_ms > epoch_ms:  # noqa: PLR1730
+            epoch_ms = now_ms
+        tokens = capacity - wanted
+    elif not soft:
+        return None
+    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
+
+
+def take_two(record: Record, amounts: tuple[int | None, ...], now_ms: int) -> Record | None:
+    """The record of two limits after a take from either or both, or None where one cannot give."""
+    (terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted,
+     epoch2_ms, tokens2, consumed2, counted2) = record  # fmt: skip
+    wanted, wanted2 = amounts
+    if wanted is not None:
+        given = give_limit(terms.specs[0], epoch_ms, tokens, wanted, now_ms)
+        if given is None:
+            return None
+        epoch_ms, tokens = given
+        consumed += wanted
+    if wanted2 is not None:
+        given = give_limit(terms.specs[1], epoch2_ms, tokens2, wanted2, now_ms)
+        if given is None:
+            return None
+        epoch2_ms, tokens2 = given
+        consumed2 += wanted2
+    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted,
+            epoch2_ms, tokens2, consumed2, counted2)  # fmt: skip

@@ -343,8 +343,8 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
         for one in book.demands
     ]  # fmt: skip
     stored = StoredLease(
-        FORMAT, namespace, state, busy_until_ms, book.at_ms, book.keep, demands, set(book.untaken),
-        _rows(book.standing), _rows(book.owed), book.settled,
+        FORMAT, namespace, state, busy_until_ms, book.at_ms, book.keep, demands,
+        set(book.untaken_refs()), _rows(book.standing), _rows(book.owed), book.settled,
     )  # fmt: skip
     return json.dumps(msgspec.to_builtins(stored), separators=(",", ":"))
 

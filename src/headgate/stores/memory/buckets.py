@@ -74,23 +74,34 @@ class MemoryStore:
         return self.consume_local(demands, self._clock() if now_ms is None else now_ms)
 
     def consume_local(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
-        """`consume` without waiting: this store is the process's own."""
+        """`consume` without waiting: this store is the process's own.
+
+        One bucket is looked at and decided without the lock, which a refusal never takes; a new
+        record is written only in place of the very one that was decided on. So threads wait for a
+        write and not for each other's arithmetic.
+        """
+        if len(demands) == 1:
+            demand = demands[0]
+            text = demand.key.text
+            buckets = self._buckets
+            record = buckets.get(text)
+            if (
+                record is not None
+                and record[TERMS].core is demand.terms
+                and record[HOUR] == now_ms // HOUR_MS
+            ):
+                after = take(record, demand, now_ms)
+                if after is None:
+                    return Verdict(False, demands, (record,), now_ms)
+                with self._lock:
+                    # No call between look and write: after one, the interpreter may collect garbage
+                    # and so come in again on this thread, see _has_moved.
+                    is_unmoved = text in buckets and buckets[text] is record
+                    if is_unmoved:
+                        buckets[text] = after
+                if is_unmoved:
+                    return Verdict(True, demands, (after,), now_ms, (record,))
         with self._lock:
-            if len(demands) == 1:
-                demand = demands[0]
-                text = demand.key.text
-                record = self._buckets.get(text)
-                if (
-                    record is not None
-                    and record[TERMS].core is demand.terms
-                    and record[HOUR] == now_ms // HOUR_MS
-                ):
-                    after = take(record, demand, now_ms)
-                    if after is None:
-                        return Verdict(False, demands, (record,), now_ms)
-                    if self._buckets.get(text) is record:
-                        self._buckets[text] = after
-                        return Verdict(True, demands, (after,), now_ms, (record,))
             return self._consume_all(demands, now_ms)
 
     async def consume_each(
@@ -113,12 +124,14 @@ class MemoryStore:
             verdict, after = decide(demands, found, now_ms)
             if verdict.allowed:
                 self._make_room(sum(record is None for record in found), now_ms)
+            changed = {
+                demand.key.text: record
+                for demand, before, record in zip(demands, found, after, strict=True)
+                if needs_write(verdict, before, record)
+            }
             if not self._has_moved(demands, found):
-                break
-        for demand, before, record in zip(demands, found, after, strict=True):
-            if needs_write(verdict, before, record):
-                self._buckets[demand.key.text] = record
-        return verdict
+                self._buckets.update(changed)
+                return verdict
 
     async def adjust(
         self,
@@ -150,11 +163,10 @@ class MemoryStore:
 
     def _has_moved(self, demands: Sequence[Demand], found: Sequence[Record | None]) -> bool:
         """Whether a bucket changed under the lock. Collecting garbage may end a generator that has
-        a lease, and so give back in the middle of whatever this thread does here."""
-        for demand, record in zip(demands, found, strict=True):
-            if self._buckets.get(demand.key.text) is not record:
-                return True
-        return False
+        a lease, and so give back in the middle of whatever this thread does here: between two lines
+        of Python, but not within one list, nor after it before the next call."""
+        records = map(self._buckets.get, [demand.key.text for demand in demands])
+        return [*records] != found
 
     async def peek(self, keys: Sequence[BucketKey], now_ms: int | None) -> PeekResult:
         now_ms = self._clock() if now_ms is None else now_ms
