@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12908,
-    "stores": 13645,
+    "stores": 13790,
     "testing": 1853,
     "transport": 1858,
 }
