@@ -1,4 +1,4 @@
-"""Decisions of many tasks on one Redis: headgate, its peers, the bare client, the server itself."""
+"""Decisions of tasks and threads on one Redis: headgate, its peers, the bare client, the server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ import shutil
 from functools import partial
 from typing import Any
 
-from bench import machine, redis_ours, redis_peers
+from bench import machine, redis_ours, redis_peers, redis_threads
 from bench.redis_clients import server
-from bench.redis_jobs import CALLERS, KEYS, Contestant, Timing, ask, ceiling, measure, one_round
+from bench.redis_jobs import (
+    CALLERS,
+    KEYS,
+    PIPELINED,
+    Contestant,
+    Timing,
+    ask,
+    ceiling,
+    measure,
+    one_round,
+)
 from bench.redis_ours import BARE, LEASE_1, LIMITS_MOST, STORE_1
 from bench.table import Aim, aim, show
 from headgate.stores.redis.buckets import CONSUME
@@ -29,15 +39,18 @@ def run(quick: bool) -> dict[str, Any]:
         tops: dict[int, list[float]] = {}
         each_round = partial(_add_ceilings, tops, url, 8000 if quick else 30_000)
         timings = measure(contestants, url, seconds, rounds, each_round)
+        threads = redis_threads.measure(url, seconds, rounds)
         costs = _server_costs(url, seconds, rounds)
         trips = {count: _trips(url, count) for count in (1, 3, LIMITS_MOST)}
     rows = [_row(timing, timings) for timing in timings]
     _show(rows, costs, tops, seconds, rounds)
+    redis_threads.report(threads, seconds, rounds)
     return {
         "redis": rows,
+        "threads": threads,
         "server": costs,
         "round_trips": trips,
-        "redis_benchmark": tops,
+        "ceiling": tops,
         "aims": _aims(rows, trips),
     }
 
@@ -47,8 +60,6 @@ def _show_set_up(url: str) -> None:
     version = next(line[14:] for line in info.splitlines() if line.startswith("redis_version:"))
     libraries = ", ".join(f"{name} {machine.version(name)}" for name in LIBRARIES)
     print(f"redis   server {version} on loopback; {libraries}")
-    if shutil.which("redis-benchmark") is None:
-        print("left out: redis-benchmark. To see the ceiling: apt-get install redis-tools")
     for note in redis_peers.NOTES:
         print(f"note    {note}")
 
@@ -104,11 +115,10 @@ def _trips(url: str, count: int) -> float:
 
 
 def _add_ceilings(tops: dict[int, list[float]], url: str, n: int) -> None:
-    if shutil.which("redis-benchmark") is None:
-        return
     for count in (1, 3):
         ask(url, "FLUSHALL")
         names, args = redis_ours.calls(url, count)[KEYS[0]]
+        ask(url, "SCRIPT", "LOAD", CONSUME.source)
         tops.setdefault(count, []).append(ceiling(url, CONSUME, names, args, n))
 
 
@@ -142,7 +152,7 @@ def _show(
         ],
     )  # fmt: skip
     show(
-        "redis-benchmark -c 50 -P 16, our EVALSHA on one key, usage on: the server's ceiling",
+        f"our EVALSHA on one key, {PIPELINED} at a time, usage on: the server's ceiling",
         ("", "calls/s", "spread %", *(f"store.consume @{callers}" for callers in BUSY)),
         [
             (

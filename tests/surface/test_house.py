@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12908,
-    "stores": 13664,
+    "stores": 13809,
     "testing": 1869,
     "transport": 1858,
 }

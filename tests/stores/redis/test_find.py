@@ -165,6 +165,22 @@ def test_it_outlives_the_slowest_limit_and_not_by_much(redis_url: str, takes: in
     assert full_ms < life_ms(redis_url, limits, takes) <= full_ms + MARGIN_MS + 1000
 
 
+def test_it_outlives_each_take_by_a_minute_at_least(redis_url: str) -> None:
+    """A take sets the end only where it moves the moment it is full into another four minutes."""
+    servers.flush(redis_url)
+    store = open_backend(redis_url, blocking=True).store
+    demand = Demand(KEY, Terms((Limit.per_hour("x", 60, burst=100).spec,), 1), (1000,))
+    first_ms = 0
+    for taken in range(1, 31):
+        verdict = run(store.consume([demand], None))
+        left_ms = servers.command(redis_url, "PTTL", keys.bucket(KEY))
+        now_ms = run(store.peek([], None)).now_ms
+        first_ms = first_ms or verdict.now_ms
+        full_ms = taken * 60_000 - (now_ms - first_ms)  # what is missing, at most
+        assert full_ms + 50_000 < left_ms <= taken * 60_000 + MARGIN_MS + 1000
+    run(store.close())
+
+
 @TAKES
 def test_S7_it_outlives_its_debt(redis_url: str, takes: int) -> None:
     life = life_ms(redis_url, [Limit.per_hour("x", 10)], takes, debit=1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,12 +13,15 @@ import pytest
 from headgate.core.decision import Demand
 from headgate.core.history import UsageQuery, UsageSnapshot, audit_event
 from headgate.core.levels import Level
-from headgate.core.record import HOUR_MS, BucketKey
+from headgate.core.limits import Limit
+from headgate.core.record import HOUR_MS, BucketKey, Terms
 from headgate.core.runtime import run
+from headgate.core.store import consume_each
 from headgate.stores.catalog import Backend
 from headgate.stores.redis import documents, keys, ledger
 from headgate.stores.redis.ledger import RedisLedger
 from tests.stores.ledger_suite import DAY_MS, TERMS, LedgerModel, Pages
+from tests.stores.redis import servers
 from tests.stores.redis.catalog_kit import NOW_MS, Watched, opened, port_to, registered
 
 
@@ -178,3 +182,37 @@ def test_trimming_is_exact_whatever_the_order(
     assert gone == 21  # the namespace's own event, too
     assert run(backend.ledger.usage(ns, query, NOW_MS)).items == ()
     assert run(backend.ledger.trim(usage_before_ms=late_ms, audit_before_ms=late_ms)) == 0
+
+
+def test_one_token_of_each_limit_is_counted_like_any_amount(
+    backend: Backend, redis_url: str
+) -> None:
+    ns = registered(backend)
+    key = BucketKey(ns, "e", "r")
+    terms = Terms(tuple(Limit.per_hour(name, 10**6).spec for name in ("a", "b")), 1)
+    amounts = [(1000, 1000), (1000, None), (0, 1000), (2000, 1000), (1000, 1000), (5000, None)] * 3
+    now_ms = run(backend.store.peek([], None)).now_ms
+    fresh = Demand(BucketKey(ns, "fresh", "r"), terms, (1000, 1000))
+    run(backend.store.consume([fresh], now_ms - 2 * HOUR_MS))
+    servers.command(redis_url, "DEL", keys.usage_index(ns, "fresh"))
+    run(backend.store.consume([Demand(key, terms, (0, 0))], None))  # tells the client the hour
+    for _ in range(2):
+        run(backend.store.consume([fresh], None))  # the first of its hour, in the usual case
+    shots = run(
+        backend.ledger.usage(ns, UsageQuery("fresh", start_ms=now_ms - HOUR_MS), None)
+    ).items
+    [hourly] = [shot for shot in shots if shot.window_type == "hourly"]
+    assert (hourly.total_events, dict(hourly.counters)) == (2, {"a": 2, "b": 2})
+    for some in amounts:
+        run(backend.store.consume([Demand(key, terms, some)], None))
+    run(consume_each(backend.store, [[Demand(key, terms, some)] for some in amounts], None))
+    run(backend.store.adjust([Demand(key, terms, (-1000, None))], None))
+    shots = run(backend.ledger.usage(ns, UsageQuery("e", window_type="monthly"), None)).items
+    counted = Counter[str]()
+    for shot in shots:
+        counted.update({"": shot.total_events, **shot.counters})
+    assert counted == {
+        "": 2 * len(amounts) + 1,
+        "a": 2 * sum(a for a, _ in amounts) // 1000 - 1,
+        "b": 2 * sum(b or 0 for _, b in amounts) // 1000,
+    }

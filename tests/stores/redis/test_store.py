@@ -15,13 +15,16 @@ import pytest
 from headgate import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, ValidationError
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
+from headgate.core.history import UsageQuery
 from headgate.core.record import CELLS, TERMS, TOKENS, BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
 from headgate.repository import open_backend
 from headgate.stores.memory import open_memory
+from headgate.stores.redis import keys
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import RedisPort, open_port
+from headgate.stores.redis.encoding import hour_args
 from headgate.stores.redis.scripts import matching_keys
 from tests.stores.programs import KEYS, Program
 from tests.stores.redis import servers
@@ -280,6 +283,38 @@ def test_a_batch_follows_a_failover_that_sentinel_tells(own_server: servers.Serv
 
 def _master(port: int) -> bytes:
     return b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(port)), port)
+
+
+def test_a_bucket_that_an_older_version_stored_is_read_on(redis_url: str) -> None:
+    """Its shape, its end and its row of usage are those of before demands came packed."""
+    servers.flush(redis_url)
+    core = (
+        '{"version":1,"own":false,"specs":[["x",10000,60000,3600000,false]],"sources":["override"]}'
+    )
+    demand = Demand(
+        BucketKey("older", "e", "r"), Terms((Limit.per_hour("x", 60, burst=10).spec,), 1), (1000,)
+    )
+    with opened(redis_url) as (store, _):
+        now_ms = run(store.peek([], None)).now_ms
+        hour = now_ms // 3_600_000
+        name, row = keys.bucket(demand.key), keys.usage(demand.key) + str(hour_args(now_ms)[1])
+        old = "cmsgpack.pack(ARGV[1], '', 0, tonumber(ARGV[2]), 4000, 6000, 0), 'PX', 660000"
+        put = f"redis.call('SET', KEYS[1], {old})"
+        servers.command(redis_url, "EVAL", put, 1, name, core, now_ms)
+        servers.command(redis_url, "HSET", row, f"{hour}:", 6, f"{hour}:x", 6000)
+        servers.command(redis_url, "SADD", keys.usage_index("older", "e"), row)
+        for left in (3, 2, 1, 0):
+            verdict = run(store.consume([demand], None))
+            assert verdict.allowed
+            assert verdict.statuses[0].available == left
+            life_ms = servers.command(redis_url, "PTTL", name)
+            assert life_ms > (10 - left) * 60_000
+        assert not run(store.consume([demand], None)).allowed
+    backend = open_backend(redis_url, blocking=True)
+    shots = run(backend.ledger.usage("older", UsageQuery("e", window_type="monthly"), None)).items
+    run(backend.store.close())
+    assert sum(shot.total_events for shot in shots) == 10
+    assert sum(shot.counters["x"] for shot in shots) == 10
 
 
 DAMAGE = [

@@ -29,14 +29,15 @@ from headgate.core.store import (
 )
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort
-from headgate.stores.redis.client.commands import PackedCommand
+from headgate.stores.redis.client.commands import PackedCommand, Part
 from headgate.stores.redis.client.errors import Unexpected
 from headgate.stores.redis.encoding import (
     GARBLED,
     adjustment_args,
     decode_terms,
-    demand_args,
     hour_args,
+    packed_demand,
+    packed_head,
     record_from_list,
     record_of,
     unreadable_bucket,
@@ -271,10 +272,10 @@ class RedisStore:
 
     def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
         names: list[str] = []
-        args: list[str | int] = ["" if now_ms is None else now_ms, self._counting, *self._hour]
+        args: list[Part] = [packed_head(now_ms, self._counting, self._hour)]
         for demand in demands:
             names += self._names_of(demand.key)
-            args += demand_args(demand)
+            args.append(packed_demand(demand))
         return names, args
 
     def _adjust_call(
@@ -288,7 +289,7 @@ class RedisStore:
     ) -> Call:
         key = demands[0].key
         names = [keys.once(key.namespace, key.entity_id, once or "")]
-        args: list[str | int] = [
+        args: list[Part] = [
             "" if now_ms is None else now_ms,
             self._counting,
             int(metered),
@@ -355,7 +356,7 @@ class Admitted(Verdict):
         if name not in ("before", "records"):
             raise AttributeError(name)
         demand = self.demands[0]
-        record = record_of(demand.terms, self._reply[2:], self.now_ms)
+        record = record_of(demand.terms, self._reply[3:], self.now_ms)
         self.records = (record,)
         self.before = (_record_before(record, demand, ""),)
         return getattr(self, name)

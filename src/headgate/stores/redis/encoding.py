@@ -6,12 +6,13 @@ import datetime
 import functools
 import json
 import math
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, ValidationError
-from headgate.core.limits import Limit, Spec
+from headgate.core.limits import SEPARATOR, Limit, Spec
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
@@ -23,11 +24,28 @@ CONSUMED_UNIT = 10**15
 GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
-# What begins a demand under these terms, and its limits: name, capacity, reduced rate, softness.
-EncodedTerms = tuple[tuple[str | int, ...], tuple[tuple[str | int, ...], ...]]
+# Demands are sent as MessagePack: one argument costs a script less than ten (ADR 14).
+def packed_text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack(">BI", 0xDB, len(raw)) + raw
 
-OWN = 2  # the place of `own` among those, a number: 1 if so, and how much of it cascaded
-CASCADED, PARTLY_CASCADED = 2, 4
+
+def packed_number(number: int) -> bytes:
+    return struct.pack(">Bq", 0xD3, number)
+
+
+def packed_amounts(amounts: Iterable[int | None]) -> list[bytes]:
+    """As texts, since a script prints what it adds to usage; an empty one for none."""
+    return [packed_text("" if amount is None else str(amount)) for amount in amounts]
+
+
+# What demands under the same terms have in common: core and version; `own`, a number; how many
+# limits; and each limit's name and all of it but the amount.
+EncodedTerms = tuple[bytes, int, bytes, tuple[tuple[str, bytes], ...]]
+
+CASCADED, PARTLY_CASCADED = 2, 4  # added to `own`: how much of the demand cascaded
+ONES = "!"  # begins a field of usage that counts demands of one token of each limit it names
+TOKEN_MILLI = 1000
 
 _encoded: dict[int, tuple[Terms, EncodedTerms]] = {}
 ENCODED_MAX = 4096
@@ -49,10 +67,17 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     }
     text = json.dumps(values, separators=(",", ":"))
     limits = tuple(
-        (spec.name, spec.capacity_milli, *_reduced_rate(spec), int(spec.soft))
+        (
+            spec.name,
+            packed_text(spec.name)
+            + b"".join(
+                map(packed_number, (spec.capacity_milli, *_reduced_rate(spec), int(spec.soft)))
+            ),
+        )
         for spec in terms.specs
     )
-    found = ((text, terms.version, int(terms.own), len(terms.specs)), limits)
+    start = packed_text(text) + packed_number(terms.version)
+    found = (start, int(terms.own), packed_number(len(terms.specs)), limits)
     _encoded[id(terms)] = (terms, found)
     return found
 
@@ -82,33 +107,40 @@ def _reduced_rate(spec: Spec) -> tuple[int, int]:
     return amount, period
 
 
-def demand_args(demand: Demand) -> list[str | int]:
-    """A demand as the scripts take it off their argument list; see demand_at in bucket.lua."""
-    head, limits = encode_terms(demand.terms)
-    args: list[str | int] = [*head]
+def packed_demand(demand: Demand) -> bytes:
+    """A demand as the scripts take it; see demand_of in bucket.lua."""
+    start, own, count, limits = encode_terms(demand.terms)
     partly = demand.cascaded is not None and not demand.is_cascaded
     if demand.cascaded is not None:
-        args[OWN] = head[OWN] + (PARTLY_CASCADED if partly else CASCADED)  # type: ignore[operator]
-    for limit, amount in zip(limits, demand.amounts, strict=True):
+        own += PARTLY_CASCADED if partly else CASCADED
+    ones: list[str] = []  # the limits, as long as one token of each is wanted and no more
+    is_ones = True
+    parts: list[bytes] = []
+    for (name, limit), amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
-                str(limit[0]), amount // 1000,
+                name, amount // 1000,
                 f"is more than Redis counts exactly; at most {AMOUNT_MAX_MILLI // 1000} at a time",
             )  # fmt: skip
-        args += limit
-        args.append("" if amount is None else amount)
-    if partly and demand.cascaded is not None:
-        args += ["" if amount is None else amount for amount in demand.cascaded]
-    return args
+        if amount == TOKEN_MILLI:
+            ones.append(name)
+        elif amount:
+            is_ones = False
+        parts.append(limit)
+    field = ONES + SEPARATOR.join(ones) if ones and is_ones else ""
+    amounts = packed_amounts(demand.amounts)
+    head = (start, packed_number(own), count, packed_text(field))
+    pairs = [part for pair in zip(parts, amounts, strict=True) for part in pair]
+    rest = packed_amounts(demand.cascaded) if partly and demand.cascaded is not None else ()
+    return b"".join((*head, *pairs, *rest))
 
 
-def adjustment_args(demand: Demand) -> list[str | int]:
-    """An adjustment as the script takes it: how, the demand, and what is counted apart."""
+def adjustment_args(demand: Demand) -> tuple[int, bytes]:
+    """An adjustment as the script takes it: how, and the demand with what is counted apart."""
     how = int(is_credit_only(demand))
     if demand.counted is None:
-        return [how, *demand_args(demand)]
-    counted = ["" if amount is None else amount for amount in demand.counted]
-    return [how + 2, *demand_args(demand), *counted]
+        return how, packed_demand(demand)
+    return how + 2, b"".join((packed_demand(demand), *packed_amounts(demand.counted)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -158,6 +190,14 @@ def unreadable_bucket(key: BucketKey, error: Exception) -> Damaged:
         f"what Redis told of the bucket {key.text!r} cannot be read ({error!r}); something else "
         f"wrote it, or it is no Redis: forget that bucket, give headgate a database of its own"
     )
+
+
+def packed_head(now_ms: int | None, counting: int, hour: tuple[int, int, str]) -> bytes:
+    """What a consume begins with."""
+    now = b"\xc2" if now_ms is None else packed_number(now_ms)
+    start_ms, month, stem = hour
+    parts = packed_number(counting), packed_number(start_ms), packed_text(str(month))
+    return b"".join((now, *parts, packed_text(stem)))
 
 
 def hour_args(now_ms: int) -> tuple[int, int, str]:

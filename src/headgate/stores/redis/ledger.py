@@ -20,6 +20,7 @@ from headgate.core.history import (
     window_around,
 )
 from headgate.core.levels import Page
+from headgate.core.limits import SEPARATOR
 from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.records import RecordsChanged
 from headgate.stores.redis import keys
@@ -34,7 +35,7 @@ from headgate.stores.redis.documents import (
     log_entry,
     read,
 )
-from headgate.stores.redis.encoding import hour_args
+from headgate.stores.redis.encoding import ONES, TOKEN_MILLI, hour_args
 from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 
 # --------------------------------------------------------------------------------------------------
@@ -42,6 +43,8 @@ from headgate.stores.redis.scripts import load_script, matching_keys, on_all
 #
 # A row is a hash of one bucket and one month, with fields `hour:limit` (net millitokens) and
 # `hour:` (admitted demands), and `hour:>limit` and `hour:>` for the part that came by cascade.
+# `hour:!limit#limit` counts demands of one token of each of its limits, besides: the usual demand
+# costs the server one addition instead of one more than it has limits.
 # Every window lies within one month, so each row yields its windows alone.
 
 CASCADED = ">"  # no limit's name begins with it
@@ -73,7 +76,13 @@ def windows(fields: Sequence[str], window_types: Sequence[str]) -> Iterator[Wind
         hour, _, limit = name.partition(":")
         for window_type in window_types:
             start_ms, _ = window_around(window_type, int(hour) * HOUR_MS)
-            found.setdefault((window_type, start_ms), Counter())[limit] += int(value)
+            counted = found.setdefault((window_type, start_ms), Counter())
+            if limit.startswith(ONES):
+                counted[""] += int(value)
+                for one in limit.removeprefix(ONES).split(SEPARATOR):
+                    counted[one] += TOKEN_MILLI * int(value)
+            else:
+                counted[limit] += int(value)
     for (window_type, start_ms), counted in found.items():
         events = counted.pop("", 0)
         cascaded_events = counted.pop(CASCADED, 0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.core.errors import StoreTrouble
 from headgate.stores.redis.client.calls import RedisPort
-from headgate.stores.redis.client.commands import Script
+from headgate.stores.redis.client.commands import Part, Script
 from headgate.stores.redis.client.errors import Unexpected
 
 
@@ -30,20 +30,17 @@ def load_loop(name: str, inner: Script) -> Script:
 # --------------------------------------------------------------------------------------------------
 # Several decisions in one script call: how they are sent, and what each of them got.
 
-Call = tuple[list[str], list[str | int]]
-
-HEAD = 5  # arguments that all decisions of a call have in common
+Call = tuple[list[str], list[Part]]  # keys; what all decisions of a call share, then the demands
 
 
 def join_calls(calls: Sequence[Call]) -> Call:
-    """One call made of several, which all begin with the same arguments."""
+    """One call made of several, which all begin with the same argument."""
     names: list[str] = []
-    args = calls[0][1][:HEAD]
-    for named, own in calls:
+    args = calls[0][1][:1]
+    for named, (_, *demands) in calls:
         names += named
-        args.append(len(named))
-        args.append(len(own) - HEAD)
-        args += own[HEAD:]
+        args.append(len(demands))
+        args += demands
     return names, args
 
 
@@ -89,7 +86,7 @@ async def on_all(
     port: RedisPort,
     script: Script,
     names: Iterable[str],
-    args: Sequence[str | int] = (),
+    args: Sequence[Part] = (),
     *,
     batch_size: int,
 ) -> list[tuple[list[str], Any]]:

@@ -456,3 +456,25 @@ def test_a_script_that_everybody_misses_is_sent_a_few_times_at_most(
     stats = " ".join(map(str, servers.everywhere(url, "INFO", "commandstats")))
     whole = int(stats.partition("cmdstat_eval:calls=")[2].partition(",")[0])
     assert 1 <= whole <= 8  # one by the shared connection, at most one per pooled one
+
+
+def test_threads_that_share_a_connection_all_get_on(redis_url: str) -> None:
+    """Whoever is done used to take the connection again before those who waited woke up."""
+    port = open_port(f"{redis_url}?connections=1", blocking=True, timeout_ms=servers.PATIENCE_MS)
+    done, gate = [0] * 4, threading.Barrier(4)
+    seen: list[list[int]] = []  # how far everybody is when the first has made all its calls
+
+    def caller(place: int) -> None:
+        gate.wait()
+        for _ in range(4000):
+            run(port.command("PING"))
+            done[place] += 1
+        seen.append(list(done))
+
+    threads = [threading.Thread(target=caller, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run(port.close())
+    assert min(seen[0]) > 100  # it was 0

@@ -22,7 +22,7 @@ from headgate.stores.redis.client import errors as trouble
 from headgate.stores.redis.client.errors import NotSent, ServerError
 from headgate.stores.redis.client.url import Access, Node
 
-Part = str | int
+Part = str | int | bytes
 Parts = tuple[Part, ...]
 
 NOTHING = object()  # what a reader has when it has no whole reply

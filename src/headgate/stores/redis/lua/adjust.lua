@@ -1,19 +1,18 @@
 -- adjust: debits may go into debt, credits stop at the brim; nothing is refused.
 -- KEYS    once marker, then per demand: bucket, index, usage prefix
 -- ARGV    now, 1 to count usage, 1 if metered, lifetime of the marker in ms ('' = none), events to
---         add to usage, then the demands; each has one argument in front: 1 if it only gives back,
---         +2 if what each of its limits adds to the consumption follows it
+--         add to usage, then two per demand: 1 if it only gives back, +2 if what each of its limits
+--         adds to the consumption follows in it; and the demand (see demand_of)
 -- reply   1 if applied, 0 if the marker was there
 
 local now = clock(ARGV[1])
 local counting, metered = ARGV[2] == '1', ARGV[3] == '1'
 local buckets, demands = {}, {}
-local at = 6
 
-local function count_apart(bucket, demand, first)
+local function count_apart(bucket, demand, list, first)
     local counted = {}
     for place, limit in ipairs(demand.limits) do
-        counted[limit.name] = tonumber(ARGV[first + place - 1])
+        counted[limit.name] = tonumber(list[first + place - 1])
     end
     for _, limit in ipairs(bucket.limits) do
         limit.counted = counted[limit.name]
@@ -21,17 +20,15 @@ local function count_apart(bucket, demand, first)
 end
 
 for place = 1, (#KEYS - 1) / 3 do
-    local demand
-    local how = tonumber(ARGV[at])
+    local how = tonumber(ARGV[place * 2 + 4])
     local only_credits = how % 2 == 1
-    demand, at = demand_at(at + 1)
+    local demand, list, rest = demand_of(ARGV[place * 2 + 5])
     local bucket = found_at(KEYS[place * 3 - 1], demand, now)
     if bucket.crowded then
         return redis.error_reply(CROWDED)
     end
     if how > 1 then
-        count_apart(bucket, demand, at)
-        at = at + #demand.limits
+        count_apart(bucket, demand, list, rest)
     end
     if bucket.new and only_credits then
         bucket = false                 -- a bucket that is gone is full: nothing to give back

@@ -113,32 +113,32 @@ local function listed(bucket, core)
     return list
 end
 
--- A demand off the argument list: terms, version, own, count, then per limit name, capacity, a, p,
--- soft, wanted. `own` is 1 if so, +2 if all of it came by cascade, +4 if a part did: then that part
--- of each limit follows. Returns it and the place after it.
-local function demand_at(at)
-    local own = tonumber(ARGV[at + 2])
-    local demand = { core = ARGV[at], version = tonumber(ARGV[at + 1]), own = own % 2 == 1 }
-    local limits, count = {}, tonumber(ARGV[at + 3])
-    at = at + 4
-    for place = 1, count do
+-- A demand, packed: core, version, own, count, ones (see count), then per limit name, capacity, a, p,
+-- soft, wanted (text, '' if nothing is). `own` is 1 if so, +2 if all of it came by cascade, +4 if a part
+-- did: then that part of each limit follows. Returns it, and what follows: a list and the place in it.
+local function demand_of(packed)
+    local list = { cmsgpack.unpack(packed) }
+    local own = list[3]
+    local demand = { core = list[1], version = list[2], own = own % 2 == 1 }
+    local limits, at = {}, 6
+    for place = 1, list[4] do
         limits[place] = {
-            name = ARGV[at], capacity = tonumber(ARGV[at + 1]), a = tonumber(ARGV[at + 2]),
-            p = tonumber(ARGV[at + 3]), soft = ARGV[at + 4] == '1', wanted = tonumber(ARGV[at + 5]),
+            name = list[at], capacity = list[at + 1], a = list[at + 2], p = list[at + 3],
+            soft = list[at + 4] == 1, wanted = tonumber(list[at + 5]),
         }
         at = at + 6
     end
     demand.limits = limits
     if own >= 4 then
         demand.cascaded = {}
-        for place = 1, count do
-            demand.cascaded[limits[place].name] = tonumber(ARGV[at])
+        for _, limit in ipairs(limits) do
+            demand.cascaded[limit.name] = tonumber(list[at])
             at = at + 1
         end
     elseif own >= 2 then
         demand.cascaded = true
     end
-    return demand, at
+    return demand, list, at
 end
 
 local function opened(demand, now)
@@ -349,18 +349,23 @@ local function month_of(hour)
     return (year + era * 400) * 12 + month + 2           -- January is 0
 end
 
+local function list_row(prefix, row)
+    local rows = 'hg:i:' .. string.match(prefix, '{.-}') .. ':u'
+    redis.call('SADD', rows, row)
+    redis.call('EXPIRE', row, USAGE_SECONDS)
+    redis.call('EXPIRE', rows, USAGE_SECONDS)
+end
+
 -- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
 -- first of an hour lists the row with its entity. What came by cascade is in them and, apart, in
--- "hour:>limit" and "hour:>". `cascaded` is true where all of it did, else by limit how much.
+-- "hour:>limit" and "hour:>". `cascaded` is true where all of it did, else by limit how much. The usual
+-- case counts demands of one token of each limit in one field instead, "hour:!limit#limit".
 local function count(prefix, limits, events, now, cascaded)
     local hour = floor(now / HOUR)
     local row = prefix .. text(month_of(hour))
     local stem = text(hour) .. ':'
     if redis.call('HINCRBY', row, stem, events) == events then
-        local rows = 'hg:i:' .. string.match(prefix, '{.-}') .. ':u'
-        redis.call('SADD', rows, row)
-        redis.call('EXPIRE', row, USAGE_SECONDS)
-        redis.call('EXPIRE', rows, USAGE_SECONDS)
+        list_row(prefix, row)
     end
     for _, limit in ipairs(limits) do
         if limit.wanted and spent(limit) ~= 0 then

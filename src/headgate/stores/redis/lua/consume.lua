@@ -1,27 +1,29 @@
 -- consume: all demands or none.
 -- KEYS    per demand: bucket, index of the namespace's buckets, usage prefix
--- ARGV    now ('' = this server's clock), 1 to count usage, an hour the caller knows: its start in ms,
---         its month and what its fields begin with; then the demands (see demand_at)
+-- ARGV    packed: now (false = this server's clock), 1 to count usage, an hour the caller knows: its
+--         start in ms, its month and what its fields begin with; then a demand each (see demand_of)
 -- reply   code (1 allowed, +2 outdated), now, then per demand a list: core, dormant, newest, cells …,
 --         and last the passed soft limits; core is empty where it is what the demand came with.
---         Code 5 is the usual case: now, then the cells alone.
+--         Code 5 is the usual case: now, 0, then the cells alone.
 
 if done then                           -- the usual case, and the first of its hour or day
     if unlisted then
         keep_listed(KEYS[2], KEYS[1], unlisted < FOREVER and unlisted or nil)
     end
-    if ARGV[2] == '1' then
-        count(KEYS[3], demand_at(6).limits, 1, done[2])
+    if unrowed then
+        list_row(KEYS[3], unrowed)
+    end
+    if uncounted then
+        count(KEYS[3], demand_of(ARGV[2]).limits, 1, done[2])
     end
     return done
 end
 
-local now = clock(ARGV[1])
-local counting = ARGV[2] == '1'
+local given, counted = cmsgpack.unpack(ARGV[1])
+local now, counting = clock(given or ''), counted == 1
 local buckets, demands, outdated = {}, {}, false
-local at = 6
 for place = 1, #KEYS / 3 do
-    demands[place], at = demand_at(at)
+    demands[place] = demand_of(ARGV[place + 1])
     buckets[place] = found_at(KEYS[place * 3 - 2], demands[place], now)
     outdated = outdated or buckets[place].outdated
     if buckets[place].crowded then

@@ -1,20 +1,19 @@
 -- each: several decisions in one call, each for itself, in their order; `decide` is the script consume.
 -- KEYS    those of all decisions, one after another
--- ARGV    the five that consume begins with, then per decision: how many keys it has, how many
---         arguments, and these
+-- ARGV    the one that consume begins with, then per decision: how many demands it has, and these
 -- reply   what consume replies, per decision; an error of one is its own, unless it is the server's:
 --         then no write of this call was done, and it fails as a whole
 
 local OF_SERVER = { READONLY = true, OOM = true, MISCONF = true, NOREPLICAS = true, MASTERDOWN = true }
 
-local replies, key, at = {}, 0, 6
+local replies, key, at = {}, 0, 2
 while at <= #ARGV do
-    local keys, args = {}, { ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] }
-    for place = 1, tonumber(ARGV[at]) do
+    local keys, args, demands = {}, { ARGV[1] }, tonumber(ARGV[at])
+    for place = 1, demands * 3 do
         keys[place] = KEYS[key + place]
     end
-    for place = 1, tonumber(ARGV[at + 1]) do
-        args[place + 5] = ARGV[at + 1 + place]
+    for place = 1, demands do
+        args[place + 1] = ARGV[at + place]
     end
     local fine, reply = pcall(decide, keys, args)
     if not fine then
@@ -26,6 +25,6 @@ while at <= #ARGV do
         reply = redis.error_reply(text)
     end
     replies[#replies + 1] = reply
-    key, at = key + #keys, at + #args - 3
+    key, at = key + #keys, at + #args
 end
 return replies
