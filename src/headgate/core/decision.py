@@ -28,7 +28,6 @@ from headgate.core.record import (
     cell_of,
     give_limit,
     new_record,
-    take_one,
     take_two,
 )
 
@@ -379,6 +378,27 @@ def take(record: Record, demand: Demand, now_ms: int) -> Record | None:
     if demand.cascaded is not None:
         cells[CASCADED] = _cascaded_with(record, demand, int(demand.is_cascaded))
     return tuple(cells)
+
+
+def take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
+    """The record of one limit after a take, or None where it cannot give what is wanted."""
+    terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
+    if wanted is None:
+        return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
+    _, capacity, amount, period_ms, soft = terms.specs[0]
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if level < capacity:
+        if wanted <= level:
+            tokens -= wanted
+        elif not soft:
+            return None
+    elif wanted <= capacity:
+        if now_ms > epoch_ms:  # noqa: PLR1730
+            epoch_ms = now_ms
+        tokens = capacity - wanted
+    elif not soft:
+        return None
+    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
 
 
 def _cascaded_with(record: Record, demand: Demand, events: int) -> Cascaded:

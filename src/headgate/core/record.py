@@ -262,27 +262,6 @@ def give_limit(
     return (epoch_ms, tokens) if soft else None
 
 
-def take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
-    """The record of one limit after a take, or None where it cannot give what is wanted."""
-    terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
-    if wanted is None:
-        return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
-    _, capacity, amount, period_ms, soft = terms.specs[0]
-    level = tokens + (now_ms - epoch_ms) * amount // period_ms
-    if level < capacity:
-        if wanted <= level:
-            tokens -= wanted
-        elif not soft:
-            return None
-    elif wanted <= capacity:
-        if now_ms > epoch_ms:  # noqa: PLR1730
-            epoch_ms = now_ms
-        tokens = capacity - wanted
-    elif not soft:
-        return None
-    return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed + wanted, counted)
-
-
 def take_two(record: Record, amounts: tuple[int | None, ...], now_ms: int) -> Record | None:
     """The record of two limits after a take from either or both, or None where one cannot give."""
     (terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted,
