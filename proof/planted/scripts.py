@@ -119,7 +119,7 @@ MUTANTS = [
           "    if period > PERIOD_MAX:\n", "    if period > 2**63:\n",
           "tests/stores/redis/test_store.py::test_limits_that_cannot_be_exact_are_refused[too slow]"),
     fault("redis: a busy loop's own time counts as the server's silence", "LoopClock.now_s",
-          "        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)\n",
+          "        return self._elapsed_s + (passed_s if passed_s < self._late_s else self._late_s)\n",
           "        return self.loop.time()\n",
           "tests/stores/redis/client/test_port.py::test_a_busy_loop_does_not_blame_the_server[before it dials-redis_url]"),
     fault("redis: a dial that a busy loop interrupted is not tried again",

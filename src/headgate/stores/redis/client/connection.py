@@ -73,7 +73,8 @@ class LoopClock:
         self._unasked = 0
         if self._timer is None:
             self._start()
-        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)
+        passed_s = self.loop.time() - self._ticked_s  # min() would be 0.1 us, 2 % of a call
+        return self._elapsed_s + (passed_s if passed_s < self._late_s else self._late_s)
 
     def _start(self) -> None:
         self._ticked_s = self.loop.time()
