@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12905,
-    "stores": 13858,
+    "stores": 13859,
     "testing": 1869,
     "transport": 1858,
 }
