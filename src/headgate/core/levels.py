@@ -306,15 +306,23 @@ def _ladder(
 
 def _mode(standing: EntityConfig, resource: str) -> tuple[Mode, str]:
     """An entity's switch goes before its resource's, except that disabled always wins."""
-    switches = [
-        (standing.entity.mode if standing.entity else Mode.NORMAL, f"entity {standing.entity_id}"),
-        (standing.resource.mode if standing.resource else Mode.NORMAL, f"resource {resource}"),
-    ]
+    sources = (f"entity {standing.entity_id}", f"resource {resource}")
     for wanted in (Mode.DISABLED, Mode.BYPASS):
-        for mode, source in switches:
+        for mode, source in zip(_switches(standing), sources, strict=True):
             if mode is wanted:
                 return mode, source
     return Mode.NORMAL, ""
+
+
+def is_bypassed(standing: EntityConfig) -> bool:
+    """Whether a switch lets the entity pass, also where another one disables it."""
+    return Mode.BYPASS in _switches(standing)
+
+
+def _switches(standing: EntityConfig) -> tuple[Mode, Mode]:
+    switched = (standing.entity, standing.resource)
+    entity, resource = (Mode.NORMAL if one is None else one.mode for one in switched)
+    return entity, resource
 
 
 # --------------------------------------------------------------------------------------------------
