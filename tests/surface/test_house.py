@@ -35,16 +35,16 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1277,
+    ".": 1276,
     "admin": 1533,
     "aws": 3229,
     "cli": 4121,
     "client": 1786,
-    "core": 5053,
+    "core": 5065,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 12934,
+    "service": 12933,
     "stores": 13809,
     "testing": 1869,
     "transport": 1858,

@@ -28,10 +28,10 @@ from headgate.core.lease import (
     raise_unavailable,
     refusal_error,
 )
-from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
+from headgate.core.levels import Defaults, Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import DEMANDS_MAX, Amounts, Charge, Plan, join_parts
-from headgate.core.plan_cache import Configs, Defaults, variant_of
+from headgate.core.plan_cache import Configs, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
 from headgate.core.store import Store
@@ -332,7 +332,7 @@ class Engine:
         except StoreTrouble as trouble:
             raise_unavailable(trouble, entity_id, resource)
         lookup = cached_lookup.lookup
-        return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
+        return explain(lookup.lineage, resource, below, lookup.version)
 
     async def plan(
         self,

@@ -28,12 +28,19 @@ from headgate.core.errors import (
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.levels import CommonLevels, EntityConfig, Lookup, Mode, is_bypassed, resolve
+from headgate.core.levels import (
+    CommonLevels,
+    Defaults,
+    EntityConfig,
+    Lookup,
+    Mode,
+    is_bypassed,
+    resolve,
+)
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
     parse_entity_id,
-    parse_limits,
     parse_namespace,
     parse_resource,
 )
@@ -55,22 +62,6 @@ AWAY_MS = 1000  # after a read that failed, what is known serves for this long w
 
 Variant = object
 LookupKey = tuple[str, str]  # an entity and a resource
-
-
-class Defaults:
-    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing.
-
-    With `whole` they serve as they are where nothing at all is stored, and not limit by limit.
-    """
-
-    __slots__ = ("limits", "whole")
-
-    def __init__(self, limits: Sequence[Limit] | None, *, whole: bool = False) -> None:
-        self.limits = parse_limits(limits) if limits else ()
-        self.whole = whole
-
-
-NO_DEFAULTS = Defaults(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -193,8 +184,8 @@ class Configs:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
         if plan is None:
             plan = make_plan(
-                namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
-                whole=defaults.whole, charged=charged,
+                namespace, resource, cached_lookup.lookup, defaults, override, self._terms,
+                charged=charged,
             )  # fmt: skip
             self._intern(plan)
             if plan.is_disabled:  # for this charge alone: a plan that is kept serves takes
@@ -224,7 +215,7 @@ class Configs:
             return None
         nothing = EntityConfig(entity_id, None, None, None, None, None)
         lookup = Lookup(0, (nothing,))
-        return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
+        return make_plan("-", resource, lookup, defaults, override, self._terms)
 
     async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
         """What is known and fresh or confirmed, else read; an outage is served from what was."""
@@ -460,17 +451,16 @@ def make_plan(
     namespace: str,
     resource: str,
     lookup: Lookup,
-    defaults: Sequence[Limit],
+    defaults: Defaults,
     override: tuple[Limit, ...] | None,
     intern: Mapping[Terms, Terms],
     *,
-    whole: bool = False,
     charged: bool = False,
 ) -> Plan:
     """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
     serves its parents where they have none. Whoever is disabled is only `charged`."""
-    fallback = override or defaults
-    resolutions = tuple(resolve(one, resource, defaults, whole=whole) for one in lookup.lineage)
+    fallback = override or defaults.limits
+    resolutions = tuple(resolve(one, resource, defaults) for one in lookup.lineage)
     own, disabled = resolutions[0], [one for one in resolutions if one.mode is Mode.DISABLED]
     if disabled and not charged:
         raise DisabledError(*disabled[0].mode_source.split(" ", 1))

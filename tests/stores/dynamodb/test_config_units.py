@@ -16,9 +16,8 @@ from bench.dynamodb_units import bytes_of, read_units
 from headgate import Limit
 from headgate.aws.infra import Load, cost
 from headgate.aws.infra.cost import MONTH_S
-from headgate.core.levels import CommonLevels, Entity, Level
+from headgate.core.levels import NO_DEFAULTS, CommonLevels, Entity, Level
 from headgate.core.plan import ONE_TOKEN
-from headgate.core.plan_cache import NO_DEFAULTS
 from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
