@@ -236,9 +236,13 @@ def nonzero(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def add_counters(found: dict[str, int], more: Mapping[str, int]) -> None:
-    """Adds the counters to those found."""
+    """Adds the counters to those found. No call comes between reading one and writing it: after a
+    call garbage may be collected, which may end a lease and so add to the same."""
     for name, amount in more.items():
-        found[name] = found.get(name, 0) + amount
+        if name in found:
+            found[name] += amount
+        else:
+            found[name] = amount
 
 
 def mark_counted(record: Record, now_ms: int) -> Record:
