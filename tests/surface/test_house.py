@@ -40,13 +40,13 @@ BUDGETS = {
     "aws": 3229,
     "cli": 4121,
     "client": 1786,
-    "core": 5065,
+    "core": 5071,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
     "service": 12933,
-    "stores": 13809,
-    "testing": 1869,
+    "stores": 13858,
+    "testing": 1891,
     "transport": 1858,
 }
 

@@ -56,8 +56,10 @@ class UsageSnapshot:
     @property
     def own(self) -> dict[str, int]:
         """What was asked for the entity itself, by limit; over all entities each unit once."""
-        own = {name: n - self.from_children.get(name, 0) for name, n in self.counters.items()}
-        return {name: amount for name, amount in own.items() if amount}
+        # Where one took what the other gave back, nothing is left among the counters.
+        own = dict(self.counters)
+        add_counters(own, {name: -amount for name, amount in self.from_children.items()})
+        return nonzero(own)
 
     @property
     def own_events(self) -> int:
