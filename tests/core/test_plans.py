@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from headgate.core.levels import (
     LEVELS,
+    NO_DEFAULTS,
+    Defaults,
     Entity,
     EntityConfig,
     Lookup,
@@ -47,7 +49,7 @@ def standing_with(present: dict[str, bool]) -> EntityConfig:
 @pytest.mark.parametrize("flags", list(product((False, True), repeat=5)))
 def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[bool, ...]) -> None:
     present = dict(zip(LEVELS, flags, strict=True))
-    defaults = limits_at("limiter") if present["limiter"] else ()
+    defaults = Defaults(limits_at("limiter") if present["limiter"] else ())
     found = resolve(standing_with(present), "gpt-4", defaults)
     there = [level for level in LEVELS if present[level]]
     names = {name for level in there for name in NAMES[level]}
@@ -102,7 +104,7 @@ def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None
     seen: dict[Terms, Terms] = {}
     sources = []
     for lookup in (own, shared):
-        terms = make_plan("ns", "gpt-4", lookup, (), None, seen).slots[0].terms
+        terms = make_plan("ns", "gpt-4", lookup, NO_DEFAULTS, None, seen).slots[0].terms
         seen.setdefault(terms, terms)
         sources.append(terms.sources)
     assert sources == [("entity",), ("resource",)]
@@ -118,7 +120,7 @@ DEFAULTS = object()
 
 def _kept() -> SharedPlans:
     shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, (), None, {})
+    plan = make_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
     shared.keep("ns", "r", COMMON, DEFAULTS, plan)
     return shared
 
@@ -138,7 +140,7 @@ def test_it_is_the_plan_that_would_be_made() -> None:
         entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
         lookup = _of(entity=entity)
         copied = shared.copy("ns", "r", lookup, DEFAULTS)
-        assert _told(copied) == _told(make_plan("ns", "r", lookup, (), None, {}))
+        assert _told(copied) == _told(make_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
 
 
 def test_what_differs_is_made_anew() -> None:
@@ -164,13 +166,13 @@ def test_what_differs_is_made_anew() -> None:
 def test_an_entity_with_limits_of_its_own_is_not_shared() -> None:
     shared = SharedPlans()
     lookup = _of(own=SYSTEM)
-    shared.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
+    shared.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
     assert shared.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
 def test_shared_plans_are_bounded() -> None:
     shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, (), None, {})
+    plan = make_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
     for number in range(SHARED_PLANS_MAX + 10):
         shared.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
         assert len(shared._kept) <= SHARED_PLANS_MAX

@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1277,
-    "admin": 1532,
-    "aws": 3198,
-    "cli": 4115,
+    ".": 1276,
+    "admin": 1533,
+    "aws": 3229,
+    "cli": 4121,
     "client": 1786,
-    "core": 5020,
+    "core": 5071,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 12905,
-    "stores": 13859,
-    "testing": 1869,
+    "service": 12933,
+    "stores": 13908,
+    "testing": 1891,
     "transport": 1858,
 }
 

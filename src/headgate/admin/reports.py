@@ -28,14 +28,14 @@ from headgate.core.history import (
     parse_window_type,
     summarize,
 )
-from headgate.core.levels import Level
+from headgate.core.levels import NO_DEFAULTS, Level
 from headgate.core.limits import (
     parse_amount,
     parse_entity_id,
     parse_limit_name,
     parse_resource,
 )
-from headgate.core.plan_cache import NO_DEFAULTS, Configs
+from headgate.core.plan_cache import Configs
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
 from headgate.core.runtime import Clock
 from headgate.stores.catalog import Backend

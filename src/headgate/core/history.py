@@ -56,8 +56,10 @@ class UsageSnapshot:
     @property
     def own(self) -> dict[str, int]:
         """What was asked for the entity itself, by limit; over all entities each unit once."""
-        own = {name: n - self.from_children.get(name, 0) for name, n in self.counters.items()}
-        return {name: amount for name, amount in own.items() if amount}
+        # Where one took what the other gave back, nothing is left among the counters.
+        own = dict(self.counters)
+        add_counters(own, {name: -amount for name, amount in self.from_children.items()})
+        return nonzero(own)
 
     @property
     def own_events(self) -> int:
@@ -236,9 +238,13 @@ def nonzero(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def add_counters(found: dict[str, int], more: Mapping[str, int]) -> None:
-    """Adds the counters to those found."""
+    """Adds the counters to those found. No call comes between reading one and writing it: after a
+    call garbage may be collected, which may end a lease and so add to the same."""
     for name, amount in more.items():
-        found[name] = found.get(name, 0) + amount
+        if name in found:
+            found[name] += amount
+        else:
+            found[name] = amount
 
 
 def mark_counted(record: Record, now_ms: int) -> Record:

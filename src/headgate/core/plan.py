@@ -154,6 +154,7 @@ class Plan:
     version: int
     on_unavailable: OnUnavailable | None
     bypass: bool
+    is_disabled: bool = False  # then it is for charges only
     _one: Sequence[Demand] | None = None
     _latest: Sequence[Demand] | None = None
 

@@ -100,9 +100,26 @@ def test_stored_limits_come_before_policies(desk: Desk) -> None:
     told = desk("GET", "/v1/explain", query="identifier=ann&resource=api.search").json
     assert told["limits"][0]["limit"]["capacity"] == 50
     assert told["policy"]["name"] == "search_user"
+    assert told["limits"][0]["source"] == "entity user:ann for api.search"
     assert desk("DELETE", path).status == 204
     assert desk("GET", path).json == {"limits": []}
     assert desk.check().json["tokens_capacity"] == 10
+
+
+def test_explain_names_the_policy_that_gives_a_limit(desk: Desk) -> None:
+    for query, sources in (
+        ("identifier=ann&resource=api.search", {"tokens": "policy search_user"}),
+        ("entity_id=user:ann&resource=api.search", {"tokens": "policy search_user"}),
+        ("identifier=ann&resource=other", {"tokens": "policy default_user"}),
+        (
+            "identifier=ann&resource=both",
+            {"tokens": "policy pair.tokens", "hourly": "policy pair.hourly"},
+        ),
+        ("identifier=a&resource=other&scope=api_key", {"tokens": "policy global_default"}),
+    ):
+        told = desk("GET", "/v1/explain", query=query).json["limits"]
+        assert {one["limit"]["name"]: one["source"] for one in told} == sources
+        assert {one["level"] for one in told} == {"limiter"}, "no level stores it"
 
 
 def test_limits_of_a_resource_with_slashes_and_of_everybody(desk: Desk) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
+from headgate.core.levels import NO_DEFAULTS, Defaults
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Tokens
-from headgate.core.plan_cache import NO_DEFAULTS, Defaults
 from headgate.core.record import Terms
 from headgate.service.decide.problems import invalid
 
@@ -71,7 +71,8 @@ class Rule:
         self.counts = counts
         self.labels = labels
         self.charge = charge
-        self.defaults = Defaults(self.limits, whole=True)
+        policies = {limit.name: f"policy {self.label(limit.name)}" for limit in parsed}
+        self.defaults = Defaults(self.limits, policies, whole=True)
 
     def __repr__(self) -> str:
         return f"Rule({self.name!r}, {[str(limit) for limit in self.limits]}, level={self.level!r})"

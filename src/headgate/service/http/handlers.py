@@ -17,7 +17,7 @@ from headgate.core.history import (
     parse_time_ms,
     parse_window_type,
 )
-from headgate.core.levels import OnUnavailable
+from headgate.core.levels import Defaults, OnUnavailable
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
@@ -25,7 +25,6 @@ from headgate.core.limits import (
     parse_limits,
     parse_namespace,
 )
-from headgate.core.plan_cache import Defaults
 from headgate.service.decide.answers import health_body
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found

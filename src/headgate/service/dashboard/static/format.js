@@ -44,9 +44,8 @@ export function wait(seconds) {
   return `${Math.round(seconds / 3600)} h`;
 }
 
-// Where a limit comes from; what no level stores is the policy's, or built in.
-export const sourceText = (given, policy) =>
-  given.level !== "limiter" ? given.source : policy ? `policy ${policy.name}, not stored` : "built in, not stored";
+// Where a limit comes from; what no level stores is a policy's.
+export const sourceText = (given) => (given.level === "limiter" ? `${given.source}, not stored` : given.source);
 
 // What a refusal lacked: the limit, what was asked of it, what it had, and when it has enough.
 export function refusalText({ entity_id, limit_name, requested, available, capacity, retry_after_ms }, entity) {

@@ -25,11 +25,14 @@ from headgate.stores.dynamodb.table import requests as ask
 
 
 class ShardAmount(NamedTuple):
-    """`counted_milli` is added to the consumption: mostly the amount itself."""
+    """`counted_milli` is added to the consumption: mostly the amount itself. `cascaded_milli` is
+    the part of it that came by cascade, which may be more than all of it, and of the other sign,
+    where the bucket was asked for itself besides."""
 
     amount_milli: int
     hold: Hold
     counted_milli: int
+    cascaded_milli: int = 0
 
 
 Part = dict[str, ShardAmount]  # what one shard gives, or gets (negative), by limit
@@ -37,9 +40,9 @@ Part = dict[str, ShardAmount]  # what one shard gives, or gets (negative), by li
 
 def divide_adjustment(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
     """What each shard gives or gets; over all shards the amounts sum up. What is counted apart from
-    them is counted at one."""
+    them is counted at one, and so is what came by cascade beyond what the others count."""
     parts: list[Part] = [{} for _ in records]
-    counts = dict(demand.counts())
+    counts, cascades = dict(demand.counts()), dict(demand.cascades())
     for name, amount in demand.named():
         cells = [cell_of(record, name) for record in records]
         levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
@@ -50,10 +53,17 @@ def divide_adjustment(demand: Demand, records: Sequence[Record], now_ms: int) ->
         for part, given in zip(parts, even_out(levels, shares, amount), strict=True):
             if given:
                 part[name] = ShardAmount(given, hold, given)
-        apart = counts[name] - amount
-        if apart:
+        apart, left = counts[name] - amount, cascades.get(name, 0)
+        for part in parts[1:]:
+            if left and name in part:
+                least, most = sorted((0, part[name].counted_milli))
+                own = max(least, min(left, most))
+                part[name] = part[name]._replace(cascaded_milli=own)
+                left -= own
+        if apart or left:
             first = parts[0].get(name, ShardAmount(0, Hold.FREE, 0))
-            parts[0][name] = first._replace(counted_milli=first.counted_milli + apart)
+            counted = first.counted_milli + apart
+            parts[0][name] = first._replace(counted_milli=counted, cascaded_milli=left)
     return parts
 
 

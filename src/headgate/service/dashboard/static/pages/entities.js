@@ -176,7 +176,7 @@ function rows(id, resource, { limits, policy }) {
         { class: "row" },
         h("strong", {}, one.limit.name),
         h("span", {}, limitText(one.limit)),
-        h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one, policy)),
+        h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one)),
       ),
     ),
   );

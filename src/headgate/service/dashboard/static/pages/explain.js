@@ -108,7 +108,7 @@ function summary(why) {
           {},
           h("strong", {}, one.limit.name),
           ` ${limitText(one.limit)}, from `,
-          h("strong", {}, sourceText(one, why.policy)),
+          h("strong", {}, sourceText(one)),
           one.overrides.length ? h("em", {}, ` over ${one.overrides.join(", ")}`) : "",
         ),
       ),

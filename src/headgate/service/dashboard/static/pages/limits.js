@@ -370,7 +370,7 @@ function nothingStored(why) {
             {},
             "In force instead: ",
             h("strong", {}, one.limit.name),
-            ` ${limitText(one.limit)}, from ${sourceText(one, why.policy)}`,
+            ` ${limitText(one.limit)}, from ${sourceText(one)}`,
           ),
         ),
       ),
