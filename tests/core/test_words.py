@@ -177,7 +177,7 @@ def test_the_constructors_mean_what_they_say() -> None:
     ):
         assert make("x", 7) == Limit("x", 7, 7, seconds)
         assert make("x", 7, 9) == make("x", 7, burst=9) == Limit("x", 9, 7, seconds)
-        assert make("x", 7, soft=True).spec == ("x", 7_000, 7_000, seconds * 1_000, True)
+        assert make("x", 7, soft=True).spec == ("x", 7_000, 7_000, seconds * 1_000, True, None)
     assert Limit.custom("x", 5, 0, 1).refill_rate == 0
     with pytest.raises(ValidationError):
         Limit.per_second("x", 0)

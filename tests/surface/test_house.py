@@ -36,17 +36,17 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # feature and says so.
 BUDGETS = {
     ".": 1277,
-    "admin": 1532,
+    "admin": 1541,
     "aws": 3198,
     "cli": 4115,
     "client": 1786,
-    "core": 5021,
+    "core": 5614,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 12908,
-    "stores": 13809,
-    "testing": 1869,
+    "service": 12905,
+    "stores": 13829,
+    "testing": 2170,
     "transport": 1858,
 }
 

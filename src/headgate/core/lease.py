@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn, Self
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.errors import (
     DemandTooLarge,
@@ -25,6 +24,8 @@ from headgate.core.errors import (
 )
 from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
 from headgate.core.plan import check_capacity, join_halves
+from headgate.core.refill import bucket
+from headgate.core.refill.bucket import MILLI
 from headgate.core.runtime import Clock
 from headgate.core.store import Store
 from headgate.core.wait_queue import WaitQueues
@@ -367,7 +368,7 @@ class LeaseAccount:
 def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
     """Less what has fully arrived since: a part of a millitoken that has not is not there yet, and
     who tries again at once would be refused for it."""
-    refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms
+    refilled = bucket.arrived_milli(debit.at_ms, max(now_ms, debit.at_ms), spec.rate)
     return max(0, debit.milli - refilled)
 
 

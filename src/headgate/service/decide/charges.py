@@ -11,12 +11,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.engine import Decision, Engine
 from headgate.core.errors import HeadgateError, RateLimiterUnavailable, StoreTrouble
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
+from headgate.core.refill.bucket import MILLI
 from headgate.core.store import PeekResult, Store
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine

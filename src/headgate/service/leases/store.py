@@ -303,7 +303,7 @@ class StoredDemand(msgspec.Struct):
     """What a lease took of one bucket."""
 
     key: str
-    specs: tuple[Spec, ...]
+    specs: tuple[Spec, ...]  # as rows, see Spec.as_row
     version: int
     own: bool
     sources: tuple[str, ...]
