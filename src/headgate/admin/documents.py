@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.history import (
     AuditEvent,
     BucketState,
@@ -28,6 +27,7 @@ from headgate.core.levels import (
     StoredLevel,
 )
 from headgate.core.limits import Limit
+from headgate.core.refill.bucket import MILLI
 
 
 def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
@@ -112,7 +112,16 @@ def explanation_as_json(found: Explanation) -> dict[str, Any]:
     return {
         "entity_id": found.entity_id,
         "resource": found.resource,
-        "limits": [{**asdict(given), "overrides": list(given.overrides)} for given in found.limits],
+        "limits": [
+            {
+                "limit": given.limit.to_dict(),
+                "level": given.level,
+                "source": given.source,
+                "version": given.version,
+                "overrides": list(given.overrides),
+            }
+            for given in found.limits
+        ],
         "mode": found.mode.value,
         "mode_source": found.mode_source,
         "on_unavailable": rule.value if rule else None,

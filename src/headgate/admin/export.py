@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
 from headgate.admin.operations import parse_entity
 from headgate.admin.reports import PAGE_MAX, pages
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.history import WindowUsage, parse_time_ms, parse_window_type, window_around
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable
@@ -28,6 +27,7 @@ from headgate.core.limits import (
     parse_limits,
     parse_resource,
 )
+from headgate.core.refill.bucket import MILLI
 from headgate.declare.apply import stored_levels
 from headgate.repository import Repository
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
@@ -37,6 +36,7 @@ from headgate.core.limits import (
 )
 from headgate.core.plan_cache import Configs
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
+from headgate.core.refill.bucket import MILLI
 from headgate.core.runtime import Clock
 from headgate.stores.catalog import Backend
 

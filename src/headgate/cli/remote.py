@@ -16,7 +16,6 @@ from urllib.parse import quote, urlencode
 from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse, command_path
 from headgate.client.answers import CheckAnswer, ClientError, Health, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
-from headgate.core.bucket import MILLI
 from headgate.core.history import (
     AuditEvent,
     BucketState,
@@ -26,6 +25,7 @@ from headgate.core.history import (
 )
 from headgate.core.levels import Entity, Explanation, Mode, Namespace, OnUnavailable, SourcedLimit
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
+from headgate.core.refill.bucket import MILLI
 
 PAGES_MAX = 1000  # of a listing that a command wants as a whole
 PAGE = 1000

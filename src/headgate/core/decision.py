@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headgate.core import bucket
-from headgate.core.bucket import MILLI
 from headgate.core.errors import longest_wait_ms
 from headgate.core.limits import Limit
 from headgate.core.record import (
@@ -30,6 +28,9 @@ from headgate.core.record import (
     new_record,
     take_two,
 )
+from headgate.core.refill import bucket
+from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import count_resets
 
 Amounts = tuple[int | None, ...]
 
@@ -109,7 +110,7 @@ class LimitStatus(NamedTuple):
 
     Amounts are whole tokens. `retry_after_ms` is the least wait until this demand fits: 0 where it
     did, None where no refill will help. `next_ms` is the time until there is one token more, None
-    where the limit is full or never refills; `reset_at_ms` is when it is full.
+    where the limit is full or never refills; `reset_at_ms` is when it is full, or a quota is reset.
     """
 
     entity_id: str
@@ -136,8 +137,11 @@ class LimitStatus(NamedTuple):
 
     @property
     def window_s(self) -> int | None:
-        """The time to fill the limit from empty; None where it never refills."""
+        """The time to fill the limit from empty; None where it never refills. Of a quota it is the
+        length of the window that runs."""
         limit = self.limit
+        if limit.resets is not None:
+            return limit.resets.window_s(self.reset_at_ms)
         if not limit.refill_amount:
             return None
         return bucket.div_ceil(limit.capacity * limit.refill_period_seconds, limit.refill_amount)
@@ -328,9 +332,11 @@ def fits(record: Record, demand: Demand, now_ms: int) -> bool:
     terms: Terms = record[TERMS]
     amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
     at = CELLS
-    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+    for wanted, (_, capacity, amount, period_ms, soft, resets) in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None and not soft:
             level = record[at + TOKENS] + (now_ms - record[at]) * amount // period_ms
+            if resets is not None:
+                level += count_resets(resets, record[at], now_ms) * capacity
             if wanted > level or wanted > capacity:
                 return False
         at += STRIDE
@@ -385,8 +391,10 @@ def take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
     terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
     if wanted is None:
         return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
-    _, capacity, amount, period_ms, soft = terms.specs[0]
+    _, capacity, amount, period_ms, soft, resets = terms.specs[0]
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if resets is not None:
+        level += count_resets(resets, epoch_ms, now_ms) * capacity
     if level < capacity:
         if wanted <= level:
             tokens -= wanted

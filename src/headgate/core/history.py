@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.limits import SEPARATOR, parse_config_resource, parse_entity_id, parse_resource
 from headgate.core.record import (
@@ -26,6 +25,7 @@ from headgate.core.record import (
     Record,
     after_clock_step,
 )
+from headgate.core.refill.bucket import MILLI
 
 WINDOW_TYPES = ("hourly", "daily", "monthly")
 DAY_MS = 24 * HOUR_MS

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.engine import Decision, Engine
 from headgate.core.errors import (
@@ -22,6 +21,7 @@ from headgate.core.errors import (
 )
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
+from headgate.core.refill.bucket import MILLI
 from headgate.core.store import PeekResult, Store
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine

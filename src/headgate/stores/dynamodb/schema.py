@@ -39,10 +39,11 @@ the log costs no write; and the index takes an entry per event in any case, for 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from headgate.core.errors import Damaged
-from headgate.core.limits import SEPARATOR, Spec
+from headgate.core.errors import Damaged, ValidationError
+from headgate.core.limits import SEPARATOR, Limit, Spec
 from headgate.core.record import Terms
 
 REGISTRY = "_"  # the namespace id of what is known about namespaces; no namespace has it
@@ -244,9 +245,20 @@ DORMANT = "|"
 Numbers = tuple[tuple[int, int, int], ...]  # capacity, refill amount and period of each limit
 
 
+def check_limits(limits: Iterable[Limit]) -> None:
+    """Refuses limits that a table cannot keep, when they are set."""
+    for limit in limits:
+        if limit.resets is not None:
+            raise ValidationError(
+                limit.name, limit.resets.text,
+                "is a quota, which DynamoDB cannot keep yet; open a SQLite store",
+            )  # fmt: skip
+
+
 @functools.lru_cache(maxsize=4096)
 def layout_of(terms: Terms) -> str:
     core = len(terms.core.specs)
+    check_limits(map(Limit.from_spec, terms.specs))
     parts = [OWN] if terms.own else []
     for place, (spec, source) in enumerate(zip(terms.specs, terms.sources, strict=True)):
         if place == core:

@@ -71,7 +71,7 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     values = {
         "version": terms.version,
         "own": terms.own,
-        "specs": [list(spec) for spec in terms.specs],
+        "specs": [spec.as_row() for spec in terms.specs],
         "sources": list(terms.sources),
     }
     text = json.dumps(values, separators=(",", ":"))
@@ -99,6 +99,10 @@ def check_limits(limits: Iterable[Limit]) -> None:
 
 def _reduced_rate(spec: Spec) -> tuple[int, int]:
     """The rate in lowest terms, if every product the scripts form with it is exact."""
+    if spec.resets is not None:
+        raise ValidationError(
+            spec.name, spec.resets, "is a quota, which Redis cannot keep yet; open a SQLite store"
+        )
     divisor = math.gcd(spec.amount_milli, spec.period_ms)
     amount, period = spec.amount_milli // divisor, spec.period_ms // divisor
     if spec.capacity_milli > EXACT_MAX or amount > EXACT_MAX:

@@ -177,6 +177,7 @@ def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
 def limits_as_attributes(stored: StoredLevel) -> Item:
     """`l_{limit}_cp|ra|rp` in whole tokens and seconds, and what they do not say."""
     found: Item = {}
+    schema.check_limits(stored.limits)
     for limit in stored.limits:
         found[f"l_{limit.name}_cp"] = number(limit.capacity)
         found[f"l_{limit.name}_ra"] = number(limit.refill_amount)

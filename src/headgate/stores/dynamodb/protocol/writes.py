@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
-from headgate.core.bucket import MILLI, div_ceil
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import TERMS, BucketKey, LimitCell, Record, Terms, cells_of
+from headgate.core.refill.bucket import MILLI, div_ceil
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.protocol.item import (
     EPOCH,
@@ -339,7 +339,7 @@ def take_limit(
     arrived = arrived_milli(cell, now_ms)
     full = cell.spec.capacity_milli - arrived
     need = wanted - arrived
-    band = band_milli(*cell.spec.rate) if crowded else 0
+    band = band_milli(*cell.spec.rate[:3]) if crowded else 0
     if not wanted:
         draft.at_least(names.tokens, need + spare)
         return cell.tokens_milli

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.core.bucket import MILLI
 from headgate.core.record import BucketKey, LimitCell, cells_of
+from headgate.core.refill.bucket import MILLI
 from headgate.stores.dynamodb.catalog.items import TTL, Item, key_attributes, number
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import (
