@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12905,
-    "stores": 13829,
+    "stores": 13878,
     "testing": 2170,
     "transport": 1858,
 }
