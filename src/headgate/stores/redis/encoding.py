@@ -38,6 +38,10 @@ def packed_number(number: int) -> bytes:
     return struct.pack(">Bd", 0xCB, number)
 
 
+def packed_list(items: Sequence[bytes]) -> bytes:
+    return struct.pack(">BI", 0xDD, len(items)) + b"".join(items)
+
+
 def packed_amounts(amounts: Iterable[int | None]) -> list[bytes]:
     """As texts, since a script prints what it adds to usage; an empty one for none."""
     return [NO_AMOUNT if amount is None else packed_text(str(amount)) for amount in amounts]
@@ -47,9 +51,9 @@ NO_AMOUNT = packed_text("")
 
 
 # What demands under the same terms have in common: what a bucket kept under them begins with, and
-# how long that is; their version; `own`, a number; and each limit's name, its numbers, and the rest
-# of it but the amount.
-EncodedTerms = tuple[bytes, bytes, int, tuple[tuple[str, bytes, bytes], ...]]
+# how long that is; their version; `own`, a number; and each limit's name, its numbers, the rest of
+# it but the amount, and a quota's schedule.
+EncodedTerms = tuple[bytes, bytes, int, tuple[tuple[str, bytes, bytes, bytes], ...]]
 
 CASCADED, PARTLY_CASCADED = 2, 4  # added to `own`: how much of the demand cascaded
 COUNTED_APART, COUNTED_AS_ONE, COUNTED_BY_LIMIT = 0, 1, 2  # the first is never the usual case
@@ -79,7 +83,8 @@ def encode_terms(terms: Terms) -> EncodedTerms:
         (
             spec.name,
             struct.pack(">ddd", spec.capacity_milli, *_reduced_rate(spec)),
-            packed_text(spec.name) + packed_number(spec.soft),
+            packed_text(spec.name) + packed_number(spec.soft + 2 * (spec.resets is not None)),
+            b"" if spec.resets is None else packed_text(spec.resets),
         )
         for spec in terms.specs
     )
@@ -99,10 +104,6 @@ def check_limits(limits: Iterable[Limit]) -> None:
 
 def _reduced_rate(spec: Spec) -> tuple[int, int]:
     """The rate in lowest terms, if every product the scripts form with it is exact."""
-    if spec.resets is not None:
-        raise ValidationError(
-            spec.name, spec.resets, "is a quota, which Redis cannot keep yet; open a SQLite store"
-        )
     divisor = math.gcd(spec.amount_milli, spec.period_ms)
     amount, period = spec.amount_milli // divisor, spec.period_ms // divisor
     if spec.capacity_milli > EXACT_MAX or amount > EXACT_MAX:
@@ -131,7 +132,7 @@ def packed_demand(demand: Demand, hour: str = "") -> bytes:
     is_ones = True
     numbers: list[bytes] = []
     rest = [version, packed_number(own)]
-    for (name, limit, more), amount in zip(limits, demand.amounts, strict=True):
+    for (name, limit, more, resets), amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
                 name, amount // 1000,
@@ -143,14 +144,14 @@ def packed_demand(demand: Demand, hour: str = "") -> bytes:
             is_ones = False
         if amount is None:
             numbers += (limit, NOTHING_WANTED)
-            rest += (more, NO_AMOUNT)
+            rest += (more, NO_AMOUNT, resets)
         else:
             numbers += (limit, DOUBLE.pack(amount))
-            rest += (more, packed_text(str(amount)))
+            rest += (more, packed_text(str(amount)), resets)
     is_ones = is_ones and bool(ones)
     field = (hour + ONES + SEPARATOR.join(ones) if is_ones else hour).encode()
     how = COUNTED_AS_ONE if is_ones else COUNTED_BY_LIMIT
-    if demand.cascaded is not None:
+    if demand.cascaded is not None or demand.terms.quotas:
         how = COUNTED_APART
     head = (start, struct.pack(">H", len(field)), field, struct.pack(">BB", how, len(limits)))
     if partly and demand.cascaded is not None:
@@ -221,9 +222,9 @@ def unreadable_bucket(key: BucketKey, error: Exception) -> Damaged:
     )
 
 
-def packed_head(now_ms: int | None, hour_ms: int) -> bytes:
+def packed_head(now_ms: int | None, hour_ms: int, rules: bytes = b"") -> bytes:
     """What a consume begins with."""
-    return struct.pack(">dd", -1 if now_ms is None else now_ms, hour_ms)
+    return struct.pack(">dd", -1 if now_ms is None else now_ms, hour_ms) + rules
 
 
 def hour_args(now_ms: int) -> tuple[int, int, str]:
