@@ -108,8 +108,11 @@ def test_random_decisions_with_quotas_agree_with_the_big_integer_model(
     dice = random.Random(seed)
     program = Program(seed, QUOTAS + dice.sample(_some_limits(dice), 8), _told)
     program.gaps_ms.remove(-250)
-    program.gaps_ms += [11 * HOUR_MS, 8000 * 24 * HOUR_MS] if seed % 2 else [3 * HOUR_MS]
-    for number in range(2000):
+    program.gaps_ms += [11 * HOUR_MS] * (seed % 2) + [3 * HOUR_MS]
+    program.gaps_ms.remove(40 * 24 * HOUR_MS)
+    for number in range(1500):
+        if number % 300 == 299:
+            program.now_ms += 400 * 24 * HOUR_MS
         told = program.step(stores)
         assert told[0] == told[1], number
         if number % 20 == 0:
