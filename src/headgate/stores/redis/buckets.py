@@ -107,7 +107,7 @@ class RedisStore:
             if len(self._by_slot(demands)) > 1:  # rare: a decision across slots is none of a batch
                 return await consume_one_by_one(self, groups, now_ms)
             try:
-                placed.append((place, self._demands_of(demands)))
+                placed.append((place, self._demands_of(demands, now_ms)))
             except HeadgateError as error:
                 found[place] = error
         batches = self._port.by_slot(placed, lambda one: one[1][0][0])  # by its first bucket
@@ -310,7 +310,7 @@ class RedisStore:
     def _consume_call(
         self, demands: Sequence[Demand], now_ms: int | None, wanted: Wanted | None = None
     ) -> Call:
-        names, args = self._demands_of(demands)
+        names, args = self._demands_of(demands, now_ms)
         return names, [self._head(demands, now_ms, wanted), *args]
 
     def _head(
@@ -320,14 +320,14 @@ class RedisStore:
         rules = self._rules.packed(demands, now_ms or hour_ms, wanted)
         return packed_head(now_ms, hour_ms if self._usage else UNCOUNTED, rules)
 
-    def _demands_of(self, demands: Sequence[Demand]) -> Call:
-        _, month, stem = self._hour
+    def _demands_of(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
+        hour_ms, month, stem = self._hour
         names: list[str] = []
         args: list[Part] = []
         for demand in demands:
             bucket, index, usage = self._names_of(demand.key)
             names += (bucket, index, f"{usage}{month}")
-            args.append(packed_demand(demand, stem))
+            args.append(packed_demand(demand, stem, now_ms or hour_ms))
         return names, args
 
     def _adjust_call(

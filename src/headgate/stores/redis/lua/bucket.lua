@@ -139,17 +139,19 @@ end
 --   offset   how long that is, as text
 --   field    where its usage is counted (see count)
 --   how      1 or 2 if the usual case may decide it; 2 if its limits are counted each for itself
---   count    how many limits there are, and per limit capacity, a, p, wanted (-1 if nothing is)
+--   count    how many limits there are, and per limit capacity, a, p, wanted (-1 if nothing is). Of a
+--            quota a is the last reset the caller knows, negative, and p the next; of a session -1 and
+--            how long it is, negative
 -- Then MessagePack: version, own, and per limit name, soft, wanted (text, '' if nothing is). `soft` is 1 if
--- so, +2 if it is a quota: then its schedule follows. `own` is 1 if so, +2 if all of it came by cascade,
--- +4 if a part did: then that part of each limit follows.
+-- so, +2 if it is a quota: behind the limits follow the schedules of these. `own` is 1 if so, +2 if all of
+-- it came by cascade, +4 if a part did: then that part of each limit follows.
 -- Returns it, and what follows: a list and the place in it.
 local function demand_of(packed)
     local kept, _, _, _, count, first = struct.unpack('>I4c0Bc0I2c0BB', packed)
     local list = { cmsgpack.unpack(string.sub(packed, first + 32 * count)) }
     local own = list[2]
     local demand = { core = (cmsgpack.unpack(kept)), version = list[1], own = own % 2 == 1 }
-    local limits, at = {}, 3
+    local limits, at, quotas = {}, 3, {}
     for place = 1, count do
         local capacity, a, p = struct.unpack('>ddd', packed, first + 32 * (place - 1))
         local kind = list[at + 1]
@@ -159,9 +161,12 @@ local function demand_of(packed)
         }
         at = at + 3
         if kind >= 2 then
-            limits[place].resets = list[at]
-            at = at + 1
+            quotas[#quotas + 1] = limits[place]
         end
+    end
+    for _, limit in ipairs(quotas) do
+        limit.a, limit.p, limit.resets = 0, 1, list[at]
+        at = at + 1
     end
     demand.limits = limits
     if own >= 4 then
