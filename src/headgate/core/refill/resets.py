@@ -11,9 +11,9 @@ set back, happens once, at the first. Where a zone skips a whole day, the resets
 the next happen together, and both count.
 
 Time zones come from the database of the machine (`zoneinfo`), so two processes may disagree about a
-reset: whoever decides goes by the schedule it knows. Of all resets that any of them knows, at most
-one capacity is admitted between one and the next; so a disagreement about one reset admits at most
-one capacity more, and never forgives a debt.
+reset, in the days before and after a government changes its mind: whoever decides goes by the
+schedule it knows. A reset that they place at two moments gives at most one capacity more, as two
+resets would; neither gives it twice, because the take that meets it begins a new epoch.
 """
 
 from __future__ import annotations
@@ -114,6 +114,12 @@ class Resets:
     def window_s(self, end_ms: int | None) -> int | None:
         """How many seconds the window has that ends with a reset, if there is one."""
         return None if end_ms is None else -(-(end_ms - self._window_at(end_ms - 1)[0]) // 1000)
+
+    @property
+    def usual_s(self) -> int:
+        """How long its windows are on the whole, to compare it with other limits."""
+        found = self.instants(0, CRON_A_DAY_MAX + 1)
+        return (found[-1] - found[0]) // (len(found) - 1) // 1000
 
     def _window_at(self, now_ms: int) -> tuple[int, int]:
         """The last reset that is not after now, and the next."""
