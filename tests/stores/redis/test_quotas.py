@@ -294,6 +294,45 @@ def _is_kept_until(url: str, now_ms: int, end_ms: int | None) -> None:
     assert left_ms + 60_000 <= lives_ms(url) <= left_ms * 1.00001 + 600_000
 
 
+def test_S8_a_bucket_is_kept_after_a_reset(clean_url: str) -> None:
+    """By what it lacks then, and not by what it lacked before."""
+    with opened(clean_url) as (store, _):
+        now_ms = run(store.peek([], None)).now_ms
+        run(store.adjust([asked(SESSION, 20)], now_ms - HOUR_MS - 60_000))
+        assert take(store, asked(SESSION, 30), now_ms)
+        assert _epoch(store, asked(SESSION, 1).key) == now_ms
+        _is_kept_until(clean_url, now_ms, now_ms + HOUR_MS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_window_begins_with_a_take(clean_url: str, kind: str) -> None:
+    """Of what the window before had, nothing is taken and nothing is left."""
+    resets = KINDS[kind].resets
+    assert resets is not None
+    with opened(clean_url) as (store, _):
+        start_ms = at("2026-03-03T10:20")
+        assert take(store, asked(KINDS[kind], 70), start_ms)
+        end_ms = resets.nth_after(start_ms, 1)
+        assert end_ms is not None
+        for tokens, left in ((20, 80), (20, 60), (60, 0)):
+            assert take(store, asked(KINDS[kind], tokens), end_ms).statuses[0].available == left
+        assert not take(store, asked(KINDS[kind], 1), end_ms)
+
+
+def test_a_session_that_got_all_back_begins_anew(clean_url: str) -> None:
+    with opened(clean_url) as (store, _):
+        start_ms = at("2026-03-03T10:20")
+        assert take(store, asked(SESSION, 70), start_ms)
+        run(store.adjust([asked(SESSION, -70)], start_ms + 60_000))
+        then_ms = start_ms + 20 * 60_000
+        assert take(store, asked(SESSION, 30), then_ms)
+        servers_end_ms = take(store, asked(SESSION, 1), then_ms + 1).statuses[0].reset_at_ms
+        assert servers_end_ms == then_ms + HOUR_MS
+        now_ms = then_ms + HOUR_MS - 1
+        assert not take(store, asked(SESSION, 70), now_ms)
+        assert take(store, asked(SESSION, 100), now_ms + 1)
+
+
 def test_a_debt_that_nobody_takes_from_outlives_its_window(clean_url: str) -> None:
     """The usual case leaves a bucket alone in which a quota is in debt that is not asked for."""
     rate = Limit.per_minute("y", 600)

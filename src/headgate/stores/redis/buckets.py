@@ -46,7 +46,7 @@ from headgate.stores.redis.encoding import (
     unreadable_bucket,
     with_dormant,
 )
-from headgate.stores.redis.quotas import Rules, Wanted, wants_rules
+from headgate.stores.redis.quotas import ResetRules, Wanted, wants_rules
 from headgate.stores.redis.scripts import Call, join_calls, load_loop, load_script, split_reply
 
 ONCE_MS = 24 * HOUR_MS
@@ -75,7 +75,7 @@ class RedisStore:
         self._usage = usage
         self._hour = hour_args(0)
         self._calls: dict[CallKey, tuple[Terms | None, object, Parts]] = {}
-        self._rules = Rules(port, self._calls.clear)
+        self._rules = ResetRules(port, self._calls.clear)
         self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:

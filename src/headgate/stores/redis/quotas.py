@@ -66,7 +66,7 @@ def wanted_of(reply: list[Any]) -> Wanted:
     return Wanted(int(reply[1]), {name: tuple(sorted(found)) for name, found in epochs.items()})
 
 
-class Rules:
+class ResetRules:
     """Packs the rules of a store's calls. It remembers which buckets hold quotas besides those that
     are asked of them, as a change of limits leaves them, so that the server says so once."""
 
