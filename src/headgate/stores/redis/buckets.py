@@ -259,10 +259,7 @@ class RedisStore:
         nobody knows what to give back (raise_trouble).
         """
         builds = [functools.partial(self._consume_call, group, now_ms) for group in groups]
-        replies = await self._port.scripts([(CONSUME, *build()) for build in builds])
-        replies = await self._rules.explain(
-            CONSUME, list(zip(groups, replies, builds, strict=True))
-        )
+        replies = await self._rules.ask(CONSUME, groups, builds)
         outcomes = [
             self._outcome(group, reply) for group, reply in zip(groups, replies, strict=True)
         ]
@@ -283,8 +280,7 @@ class RedisStore:
         if not taken:
             return None
         builds = [functools.partial(self._adjust_call, one, now_ms, events=-1) for one in taken]
-        replies = await self._port.scripts([(ADJUST, *build()) for build in builds])
-        replies = await self._rules.explain(ADJUST, list(zip(taken, replies, builds, strict=True)))
+        replies = await self._rules.ask(ADJUST, taken, builds)
         return next((one for one in replies if isinstance(one, StoreTrouble)), None)
 
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:

@@ -93,6 +93,13 @@ class ResetRules:
         rules = [_rule(name, now_ms or wall_clock_ms(), epochs.get(name, ())) for name in names]
         return packed_list([rule for rule in rules if rule])
 
+    async def ask(
+        self, script: Script, groups: Sequence[Sequence[Demand]], builds: Sequence[BuildCall]
+    ) -> list[Any]:
+        """The replies to a call for each group of demands, all sent at once."""
+        replies = await self._port.scripts([(script, *build()) for build in builds])
+        return await self.explain(script, list(zip(groups, replies, builds, strict=True)))
+
     async def explain(self, script: Script, asked: Sequence[Asked]) -> list[Any]:
         """The replies to several calls, where those that want rules are sent again with them: all
         at once, so in one more round trip. Nothing was written by a call that wants rules."""

@@ -62,7 +62,7 @@ local function resets_of(cell, limit, now)
     end
     local rule = rules[limit.resets]
     local moments = rule and rule.moments
-    if not rule or now < moments[1] or now >= moments[#moments] then
+    if not rule or now >= moments[#moments] then
         return nil
     end
     local passed = listed_resets(moments, cell.epoch, now)
