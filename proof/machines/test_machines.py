@@ -84,6 +84,7 @@ class DynamoMachine(StoreMachine):
     expires_ms = 50_000
     lazy_versions = True
     leaves_traces = True
+    keeps_quotas = False
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["undo", "transaction"])
