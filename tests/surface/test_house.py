@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2289,
     "layers": 1389,
     "service": 12911,
-    "stores": 14141,
+    "stores": 14150,
     "testing": 2205,
     "transport": 1858,
 }

@@ -103,6 +103,8 @@ def test_a_client_that_was_idle_asks_once_more(clean_url: str) -> None:
             assert calls_of(clean_url, lambda: take(store, asked(HOURLY, 1))) == 1
         store._hour = hour_args(now_ms - 9 * HOUR_MS)
         assert calls_of(clean_url, lambda: run(store.adjust([asked(HOURLY, 1)], None))) == 2
+        assert calls_of(clean_url, lambda: run(store.adjust([asked(HOURLY, -1)], None))) == 1
+        run(store.adjust([asked(HOURLY, 1)], None))
         assert take(store, asked(HOURLY, 1)).statuses[0].available == 93
 
 

@@ -75,7 +75,7 @@ class RedisStore:
         self._usage = usage
         self._hour = hour_args(0)
         self._calls: dict[CallKey, tuple[Terms | None, object, Parts]] = {}
-        self._rules = ResetRules(port, self._calls.clear)
+        self._rules = ResetRules(port, self._repack)
         self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -142,6 +142,11 @@ class RedisStore:
             return verdict
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
+
+    def _repack(self, now_ms: int) -> None:
+        """A call wanted rules: those that are packed may lack them, or go by another hour."""
+        self._hour = hour_args(now_ms)
+        self._calls.clear()
 
     def _outcome(self, demands: Sequence[Demand], reply: Any) -> Outcome:
         if isinstance(reply, StoreTrouble):

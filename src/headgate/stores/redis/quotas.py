@@ -70,9 +70,10 @@ class ResetRules:
     """Packs the rules of a store's calls. It remembers which buckets hold quotas besides those that
     are asked of them, as a change of limits leaves them, so that the server says so once."""
 
-    def __init__(self, port: RedisPort, on_learning: Callable[[], None]) -> None:
+    def __init__(self, port: RedisPort, on_wanted: Callable[[int], None]) -> None:
+        """`on_wanted` gets the server's time; calls that are packed lack a rule then."""
         self._port = port
-        self._on_learning = on_learning  # called when packed calls may lack a rule
+        self._on_wanted = on_wanted
         self._others: dict[str, frozenset[str]] = {}  # schedules by bucket
 
     def packed(self, demands: Sequence[Demand], now_ms: int, wanted: Wanted | None) -> bytes:
@@ -143,6 +144,7 @@ class ResetRules:
                 f"read, so nothing was written: {error}"
             ) from error
         self._learn(demands, wanted)
+        self._on_wanted(wanted.now_ms)
         return call
 
     def _learn(self, demands: Sequence[Demand], wanted: Wanted) -> None:
@@ -156,7 +158,6 @@ class ResetRules:
                 if len(together) > SCHEDULES_MAX:
                     together = names
                 self._others[demand.key.text] = together
-                self._on_learning()
 
 
 def _changes_each_time(key: BucketKey) -> Contended:
