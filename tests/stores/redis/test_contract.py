@@ -23,7 +23,7 @@ from tests.stores.redis.catalog_kit import Watched, backend_of, port_to
 # The store does not know whether its port blocks, so each kind of server is asked in one mode.
 SERVERS = ["redis-async", "redis-blocking", "cluster-blocking", "redis62-blocking", "valkey-async"]
 LUA = Path(open_backend.__code__.co_filename).parent / "stores/redis/lua"
-PARTS = {"bucket", "catalog_head", "listing", "warm"}  # which scripts are made of
+PARTS = {"bucket", "catalog_head", "listing", "resets", "warm"}  # which scripts are made of
 # Together these run every script.
 EVERY_SCRIPT = {
     "a_bucket_named_again_is_decided_as_it_was_left", "a_purged_namespace_leaves_no_texts",
@@ -52,11 +52,8 @@ def redis62_url() -> Iterator[str]:
         yield server.url
 
 
-KEPT = [suite for suite in SUITES if suite != "quotas"]  # which it refuses
-
-
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("case", cases(*KEPT), ids=str)
+@pytest.mark.parametrize("case", cases(*SUITES), ids=str)
 def test_contract(request: pytest.FixtureRequest, case: Case, server: str) -> None:
     kind, _, mode = server.partition("-")
     url = request.getfixturevalue(f"{kind}_url")

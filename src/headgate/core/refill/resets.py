@@ -105,6 +105,12 @@ class Resets:
         found = (self.nth_after(after_ms, n + 1) for n in range(min(count, INSTANTS_MAX)))
         return tuple(at_ms for at_ms in found if at_ms is not None)
 
+    def around(self, now_ms: int, before: int, count: int) -> tuple[int, ...]:
+        """So many resets in a row, of which at least `before` are not after now."""
+        for _ in range(before):
+            now_ms = self._window_at(now_ms)[0] - 1
+        return self.instants(now_ms, count)
+
     def window_s(self, end_ms: int | None) -> int | None:
         """How many seconds the window has that ends with a reset, if there is one."""
         return None if end_ms is None else -(-(end_ms - self._window_at(end_ms - 1)[0]) // 1000)
