@@ -85,7 +85,7 @@ def namespace_as_json(namespace: Namespace) -> dict[str, Any]:
 
 
 def bucket_as_json(state: BucketState) -> dict[str, Any]:
-    """Whole tokens, rounded down: what can be taken."""
+    """Whole tokens, rounded down: what can be taken. `resets` is a quota's schedule."""
     return {
         "entity_id": state.entity_id,
         "resource": state.resource,
@@ -94,6 +94,8 @@ def bucket_as_json(state: BucketState) -> dict[str, Any]:
         "tokens_capacity": state.capacity,
         "refill_amount": state.refill_amount_milli // MILLI,
         "refill_period_seconds": state.refill_period_ms / 1000,
+        "resets": None if state.resets is None else state.resets.to_dict(),
+        "reset_at": iso_time_or_none(state.reset_at_ms),
         "total_consumed": state.consumed,
     }
 
