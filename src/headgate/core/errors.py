@@ -391,9 +391,14 @@ def longest_wait_ms(violations: Sequence[LimitStatus]) -> int | None:
     return max(known, default=0) if len(known) == len(waits) else None
 
 
+def seconds_text(wait_ms: int) -> str:
+    """Milliseconds as seconds, exactly and without an exponent: a month is 2678400."""
+    return f"{wait_ms / 1000:.3f}".rstrip("0").rstrip(".")
+
+
 def wait_text(wait_ms: int, limits: Sequence[LimitStatus]) -> str:
     """The wait in seconds, and on which date it ends where a quota's next reset ends it."""
-    wait = f"{wait_ms / 1000:g} s"
+    wait = f"{seconds_text(wait_ms)} s"
     for one in limits:
         resets, at_ms = one.limit.resets, one.reset_at_ms
         is_next = (

@@ -319,7 +319,8 @@ async def explain(call: RouteCall) -> Document:
     else:
         rule = rule_by_name(rules, parse_entity_id(entity_id), resource)
     found = await call.service.explain(namespace, entity_id, resource, rule)
-    return {"policy": _rule_json(rule), **documents.explanation_as_json(found)}
+    now_ms = call.service.clock()
+    return {"policy": _rule_json(rule), **documents.explanation_as_json(found, now_ms)}
 
 
 async def get_policies(call: RouteCall) -> Document:

@@ -231,7 +231,10 @@ ANSWERS: dict[str, Schema] = {
         limits={
             "type": "array",
             "items": answer(
-                "source", limit=ref("Limit"), overrides={"type": "array", "items": WORD}
+                "source",
+                limit=ref("Limit"),
+                overrides={"type": "array", "items": WORD},
+                reset_at=TIME,
             ),
         },
     ),
