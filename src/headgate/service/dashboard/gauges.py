@@ -89,15 +89,14 @@ def levels_of(record: Record, now_ms: int) -> list[dict[str, Any]]:
 
 
 def _window_of(cell: LimitCell, now_ms: int) -> dict[str, Any]:
-    """Of a quota, which schedule it has, and its window: how long, and in how long it is reset."""
+    """Of a quota, which schedule it has, and in how long it is reset."""
     resets = cell.spec.rate.resets
     if resets is None:
         return {}
     told: dict[str, Any] = {"resets": resets.to_dict()}
     reset_at_ms = cell.reset_at_ms(now_ms)
     if reset_at_ms is not None:  # a session that nobody has begun has no window
-        window_s = resets.window_s(reset_at_ms) or 0
-        told |= {"reset_in_ms": reset_at_ms - now_ms, "window_ms": window_s * 1000}
+        told["reset_in_ms"] = reset_at_ms - now_ms
     return told
 
 

@@ -67,7 +67,7 @@ _EXPLAINED: dict[str, Any] = {
     "limits": [
         {
             "limit": _STORED, "level": "resource", "source": "resource api.search", "version": 1,
-            "overrides": ["system defaults"],
+            "overrides": ["system defaults"], "reset_at": None,
         }
     ],
     "mode": "normal", "mode_source": "", "on_unavailable": None, "version": 3,
