@@ -59,7 +59,7 @@ def test_explain_says_what_resets_it_and_when(page: Any, place: Place) -> None:
     page.goto(place.page("explain?entity=user:ann&resource=plan"))
     page.wait_for_selector("#ladder .rung.gives")
     said = page.locator("main").inner_text()
-    assert f"month 1,000 per calendar month, {BERLIN}, next reset {next_month()}" in said
+    assert f"month 1,000 per calendar month, {BERLIN}; next reset {next_month()}" in said
     assert "session 50 in 5 hours from the first use" in said
 
 

@@ -32,7 +32,7 @@ export function period(seconds) {
 // What resets a quota: "per calendar month, Europe/Berlin".
 export function scheduleText({ every, cron, reset_after, tz }) {
   if (every) return `per calendar ${every}, ${tz}`;
-  return cron ? `until the next of cron ${cron}, ${tz}` : `in ${period(reset_after)} from the first use`;
+  return cron ? `per window of cron ${cron}, ${tz}` : `in ${period(reset_after)} from the first use`;
 }
 
 // A moment as the clocks of a quota's zone show it: "1 Dec 2026, 00:00 Europe/Berlin".
@@ -41,7 +41,7 @@ export function dateIn(ms, { tz = "UTC" }) {
   try {
     return `${new Intl.DateTimeFormat("en-GB", { ...shape, timeZone: tz }).format(ms)} ${tz}`;
   } catch {
-    return `${new Intl.DateTimeFormat("en-GB", { ...shape, timeZone: "UTC" }).format(ms)} UTC`; // an unknown zone
+    return dateIn(ms, {}); // a zone that this browser does not know
   }
 }
 
@@ -57,7 +57,7 @@ export function windowStart(endMs, { every, reset_after }) {
 
 // The next reset of a limit that is explained, where the calendar tells it.
 export const resetText = (given) =>
-  given.reset_at ? `, next reset ${dateIn(Date.parse(given.reset_at), given.limit)}` : "";
+  given.reset_at ? `; next reset ${dateIn(Date.parse(given.reset_at), given.limit)}` : "";
 
 export function limitText(limit) {
   if (!("refill_amount" in limit)) return `${count(limit.capacity)} ${scheduleText(limit)}`;

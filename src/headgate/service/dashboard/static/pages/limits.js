@@ -154,12 +154,12 @@ function placeOf(level, entity, resource) {
 
 const KINDS = [
   ["refill", "bit by bit"],
-  ["day", "each calendar day"],
-  ["week", "each calendar week"],
-  ["month", "each calendar month"],
-  ["year", "each calendar year"],
+  ["day", "every day"],
+  ["week", "every week"],
+  ["month", "every month"],
+  ["year", "every year"],
   ["cron", "by cron"],
-  ["session", "after its first use"],
+  ["session", "after use"],
 ];
 
 const input = (label, props) =>
