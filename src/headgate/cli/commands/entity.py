@@ -199,6 +199,7 @@ LIMIT_COLUMNS: Columns = {
 @entity.action("""
     headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
     headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
+    headgate entity set-limits acme 'month:1000000/calendar month Europe/Berlin'
 """)
 @entity_argument
 @limits_argument

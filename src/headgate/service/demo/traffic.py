@@ -47,7 +47,7 @@ ENTITIES = (
 _rpm, _tpm = partial(Limit.per_minute, "rpm"), partial(Limit.per_minute, "tpm")
 
 # A trial has so much a month, beside what it may use a minute.
-BUDGET = Limit.quota("tpm_month", 400_000, every="month", tz="Europe/Berlin")
+BUDGET = Limit.quota("month", 400_000, every="month", tz="Europe/Berlin")
 
 MODELS: dict[str, tuple[Limit, ...]] = {
     "gpt-4": (_rpm(120), _tpm(60_000, burst=80_000)),
