@@ -243,3 +243,27 @@ def test_what_the_library_raises_names_the_date(world: World) -> None:
     assert run(flow()).endswith(
         f"retry after {WAIT_S} s, when tokens is reset on 2026-04-01 00:00 {BERLIN}"
     )
+
+
+def test_a_lease_on_a_quota_is_settled_and_given_back(world: World) -> None:
+    held = ask(world, "POST", PATHS["acquire"], {**ASK, "tokens": 400}).json
+    path = f"/v1/leases/{held['lease_id']}/settle"
+    assert ask(world, "POST", path, {"tokens": 150}).status == 200
+    [bucket] = ask(world, "GET", f"{NS}/buckets/user:ann").json["items"]
+    assert bucket["tokens_remaining"] == 850
+
+
+def test_a_preview_looks_at_quotas(world: World) -> None:
+    """Who would be over a smaller budget, asked as the dashboard asks."""
+    from headgate.service.dashboard.gauges import parse_change, preview_change
+
+    take(world, 400)
+    asked = {"name": "tokens", "capacity": 300, **MONTH}
+
+    async def flow() -> Any:
+        namespace, change = parse_change({"resource": "api.search", "limits": [asked]})
+        return await preview_change(world.service, namespace, change)
+
+    found = run(flow())
+    [over] = found["over"]
+    assert (over["in_use"], over["capacity_before"], over["capacity_after"]) == (400, 1000, 300)
