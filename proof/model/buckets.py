@@ -5,12 +5,15 @@ It is decoded here from what lies in the store, with arithmetic of its own.
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import TERMS, Record, cells_of
+from headgate.core.refill.resets import INSTANTS_MAX, schedule_of
 from proof.model.values import Row
 
 ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
@@ -27,24 +30,36 @@ class Part(NamedTuple):
     consumed: int
     epoch_ms: int
     soft: bool = False
+    resets: str | None = None
 
     @classmethod
     def of(cls, spec: Spec, number: int = 0, depth: int = 0) -> Part:
         """A shard's share of a limit that holds nothing."""
         capacity = share_of(spec.capacity_milli, number, depth)
-        return cls(capacity, spec.amount_milli, spec.period_ms << depth, 0, 0, 0, spec.soft)
+        period_ms = spec.period_ms << depth
+        return cls(capacity, spec.amount_milli, period_ms, 0, 0, 0, spec.soft, spec.resets)
 
     def level(self, now_ms: int) -> int:
-        arrived = (now_ms - self.epoch_ms) * self.amount // self.period_ms
-        return min(self.capacity, self.tokens + arrived)
+        return min(self.capacity, self.tokens + self.arrived(now_ms))
+
+    def arrived(self, now_ms: int) -> int:
+        """What has come since the epoch."""
+        if self.resets is not None:
+            return self.passed(now_ms) * self.capacity
+        return (now_ms - self.epoch_ms) * self.amount // self.period_ms
+
+    def passed(self, now_ms: int) -> int:
+        """How many resets have come since the epoch."""
+        instants = resets_after(str(self.resets), self.epoch_ms)
+        return bisect.bisect_right(instants, now_ms)
 
     @property
-    def rate(self) -> tuple[int, int, int]:
-        return self[:3]
+    def rate(self) -> tuple[int, int, int, str | None]:
+        return (*self[:3], self.resets)
 
     @property
-    def pace(self) -> tuple[int, int, int]:
-        return self.epoch_ms, self.amount, self.period_ms
+    def pace(self) -> tuple[int, int, int, str | None]:
+        return self.epoch_ms, self.amount, self.period_ms, self.resets
 
     @property
     def band(self) -> int:
@@ -57,9 +72,20 @@ class Part(NamedTuple):
         missing = self.capacity - self.tokens
         if missing <= 0:
             return self.epoch_ms
+        if self.resets is not None:
+            passed = -(-missing // self.capacity)
+            instants = resets_after(self.resets, self.epoch_ms)
+            return instants[passed - 1] if passed <= len(instants) else None
         if not self.amount:
             return None
         return self.epoch_ms - (-missing * self.period_ms // self.amount)
+
+
+@functools.lru_cache(maxsize=4096)
+def resets_after(text: str, epoch_ms: int) -> tuple[int, ...]:
+    """The resets after an epoch, as many as matter here: beside core/refill, whose arithmetic asks
+    for their number alone."""
+    return schedule_of(text).instants(epoch_ms, INSTANTS_MAX)
 
 
 class Shard(NamedTuple):
@@ -157,7 +183,7 @@ def from_record(record: Record | None) -> Bucket:
     version = record[TERMS].version
     times: dict[str, Any] = {"cv": version}
     for limit, part in parts.items():  # another pace begins with what is under way at it
-        times[f"{limit} rf at {part.amount}/{part.period_ms}"] = part.epoch_ms
+        times[f"{limit} rf at {part.resets or (part.amount, part.period_ms)}"] = part.epoch_ms
     return {0: Shard(0, version, times, None, parts)}
 
 

@@ -44,9 +44,13 @@ class Gauge:
         self._ahead_ms = 0
         self._changed = False
         self._shards = 1
+        self._quota: Part | None = None  # as the last write left it
 
     def _fall(self, at_ms: int) -> None:
         self.excess = max(0.0, self.excess - (at_ms - self._at_ms) * self._per_ms)
+        if self._quota is not None:
+            passed = self._quota.passed(at_ms) - self._quota.passed(self._at_ms)
+            self.excess = max(0.0, self.excess - passed * self._quota.capacity)
         self._at_ms = at_ms
 
     def moved(self, amount: int, parts: Sequence[Part], at_ms: int) -> None:
@@ -57,13 +61,12 @@ class Gauge:
             return
         capacity = sum(part.capacity for part in parts)
         per_ms = sum(part.amount / part.period_ms for part in parts)
-        known = bool(self.capacity)
-        self._changed = known and (capacity, round(per_ms, 9)) != (
-            self.capacity,
-            round(self._per_ms, 9),
-        )
+        quota = parts[0] if parts[0].resets is not None else None
+        law = (capacity, round(per_ms, 9), quota and quota.resets)
+        was = (self.capacity, round(self._per_ms, 9), self._quota and self._quota.resets)
+        self._changed = bool(self.capacity) and law != was
         self._shards = len(parts)
-        self.capacity, self._per_ms = capacity, per_ms
+        self.capacity, self._per_ms, self._quota = capacity, per_ms, quota
         self._per_ms_max = max(self._per_ms_max, per_ms)
         self.capacity_max = max(self.capacity_max, capacity)
 
@@ -169,6 +172,9 @@ class Laws:
         }:
             self.eased_ms[place[0]] = at_ms
         gauge = self.gauges.setdefault(place, Gauge())
+        self.checks["quotas"] += any(
+            s.parts[limit].resets is not None for s in after.values() if limit in s.parts
+        )
         gauge.moved(moved, [s.parts[limit] for s in after.values() if limit in s.parts], at_ms)
         late_ms = at_ms - call.moment_ms
         level = level_of(after, limit, at_ms)

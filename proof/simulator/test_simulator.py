@@ -12,7 +12,7 @@ import pytest
 
 from proof.simulator.network import VirtualLoop
 from proof.simulator.runner import simulate
-from proof.simulator.scenario import Scenario, plotted
+from proof.simulator.scenario import QUOTA_WORLDS, Scenario, plotted
 from proof.simulator.world import WORLDS
 from proof.size import sized
 
@@ -51,6 +51,8 @@ def test_everything_that_can_happen_happens(world: str) -> None:
     wanted = {(kind, name) for kind, names in HAPPENING.items() for name in names.split()}
     if world == "dynamodb":
         wanted |= {("told", "split"), ("told", "merge")}
+    if world in QUOTA_WORLDS:
+        wanted.add(("checks", "quotas"))
     seen: set[tuple[str, str]] = set()
     for episode in range(EPISODES_MAX):
         report = simulate(plotted(world, SEED, episode))

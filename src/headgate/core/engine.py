@@ -24,8 +24,6 @@ from headgate.core.errors import (
 from headgate.core.lease import (
     LeaseAccount,
     Settlements,
-    ThrottledVerdict,
-    raise_unavailable,
     refusal_error,
 )
 from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
@@ -34,7 +32,7 @@ from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, join_parts
 from headgate.core.plan_cache import Configs, Defaults, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
-from headgate.core.store import Store
+from headgate.core.store import Store, ThrottledVerdict, raise_unavailable
 from headgate.core.wait_queue import WaitQueues, parse_wait_ms, wait_in_turn
 from headgate.transport.gates import GateFactory
 

@@ -11,9 +11,9 @@ set back, happens once, at the first. Where a zone skips a whole day, the resets
 the next happen together, and both count.
 
 Time zones come from the database of the machine (`zoneinfo`), so two processes may disagree about a
-reset: whoever decides goes by the schedule it knows. Of all resets that any of them knows, at most
-one capacity is admitted between one and the next; so a disagreement about one reset admits at most
-one capacity more, and never forgives a debt.
+reset, in the days before and after a government changes its mind: whoever decides goes by the
+schedule it knows. A reset that they place at two moments gives at most one capacity more, as two
+resets would; neither gives it twice, because the take that meets it begins a new epoch.
 """
 
 from __future__ import annotations

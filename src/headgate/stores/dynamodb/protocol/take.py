@@ -284,7 +284,7 @@ def fast_take_request(
     shape = latest_ms = 0
     values = [generation, 1]
     at = CELLS
-    for wanted, (_, capacity, amount, period_ms, _) in zip(
+    for wanted, (_, capacity, amount, period_ms, _, _) in zip(
         demand.amounts, record[TERMS].specs, strict=True
     ):
         shape *= 3
