@@ -340,6 +340,8 @@ def bucket_states(key: BucketKey, record: Record, now_ms: int) -> list[BucketSta
             cell.spec.amount_milli,
             cell.spec.period_ms,
             cell.consumed_milli,
+            cell.spec.rate.resets,
+            cell.reset_at_ms(now_ms),
         )
         for cell in cells_of(record)
     ]

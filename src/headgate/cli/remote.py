@@ -26,6 +26,7 @@ from headgate.core.history import (
 from headgate.core.levels import Entity, Explanation, Mode, Namespace, OnUnavailable, SourcedLimit
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import make_resets
 
 PAGES_MAX = 1000  # of a listing that a command wants as a whole
 PAGE = 1000
@@ -430,6 +431,8 @@ def _bucket(document: Mapping[str, Any]) -> BucketState:
         document["tokens_remaining"] * MILLI, 0, document["tokens_capacity"] * MILLI,
         document["refill_amount"] * MILLI, round(document["refill_period_seconds"] * 1000),
         document["total_consumed"] * MILLI,
+        None if document["resets"] is None else make_resets(**document["resets"]),
+        None if document["reset_at"] is None else _ms(document["reset_at"]),
     )  # fmt: skip
 
 

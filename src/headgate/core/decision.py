@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headgate.core.errors import longest_wait_ms
+from headgate.core.history import iso_time_or_none
 from headgate.core.limits import Limit
 from headgate.core.record import (
     CASCADED,
@@ -96,9 +97,8 @@ class Demand:
 
     def inverse(self) -> Demand:
         """The credit that undoes this debit, where all of it was taken; see `credit_of`."""
-        amounts = _negative(self.amounts)
         cascaded = self.cascaded and _negative(self.cascaded)
-        return Demand(self.key, self.terms, amounts, cascaded=cascaded)
+        return Demand(self.key, self.terms, _negative(self.amounts), cascaded=cascaded)
 
 
 def _negative(amounts: Amounts) -> Amounts:
@@ -167,16 +167,18 @@ class LimitStatus(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data, as a 429 tells it."""
-        wait_ms = self.retry_after_ms
+        limit, wait_ms = self.limit, self.retry_after_ms
         return {
             "entity_id": self.entity_id,
             "resource": self.resource,
             "limit_name": self.limit_name,
-            "capacity": self.limit.capacity,
+            "capacity": limit.capacity,
             "available": self.available,
             "requested": self.requested,
             "exceeded": self.exceeded,
             "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
+            "reset_at": iso_time_or_none(self.reset_at_ms),
+            "resets": None if limit.resets is None else limit.resets.to_dict(),
             "source": self.source,
         }
 
@@ -473,10 +475,8 @@ def build_limit_status(
 
 
 # --------------------------------------------------------------------------------------------------
-# What undoes a take.
-#
-# A soft limit that is passed counts what was wanted and takes nothing. Whoever undoes that gives no
-# tokens back, or the bucket would gain what it never gave; the consumption alone is put right.
+# What undoes a take. A soft limit that is passed counts what was wanted and takes nothing. So its
+# consumption alone is put right: tokens given back would be tokens that the bucket never gave.
 
 
 def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:

@@ -26,6 +26,7 @@ from headgate.core.record import (
     after_clock_step,
 )
 from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import Resets
 
 WINDOW_TYPES = ("hourly", "daily", "monthly")
 DAY_MS = 24 * HOUR_MS
@@ -138,7 +139,11 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
+    """One limit of one bucket at one moment; `tokens_milli` is the level then.
+
+    `reset_at_ms` is when it is full if nobody takes from it; None if never, or if it is full.
+    `resets` is a quota's schedule, and `reset_at_ms` then its next reset.
+    """
 
     entity_id: str
     resource: str
@@ -149,6 +154,8 @@ class BucketState:
     refill_amount_milli: int
     refill_period_ms: int
     total_consumed_milli: int
+    resets: Resets | None = None
+    reset_at_ms: int | None = None
 
     @property
     def available(self) -> int:

@@ -181,8 +181,14 @@ class NearestLimit(NamedTuple):
 
     @property
     def pace(self) -> Fraction:
-        limit = self.given.limit
-        return Fraction(limit.refill_amount, limit.refill_period_seconds)
+        return pace_of(self.given.limit)
+
+
+def pace_of(limit: Limit) -> Fraction:
+    """Tokens per second, exactly; of a quota on average."""
+    if limit.resets is not None:
+        return Fraction(limit.capacity, limit.resets.average_s)
+    return Fraction(limit.refill_amount, limit.refill_period_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +253,7 @@ class Explanation:
 
 def _is_lower(limit: Limit, other: Limit) -> bool:
     """Whether it refuses what the other one would admit; not soft, and smaller or slower."""
-    pace = limit.refill_amount * other.refill_period_seconds
-    return not limit.soft and (
-        limit.capacity < other.capacity or pace < other.refill_amount * limit.refill_period_seconds
-    )
+    return not limit.soft and (limit.capacity < other.capacity or pace_of(limit) < pace_of(other))
 
 
 NO_SOURCES: Mapping[str, str] = MappingProxyType({})

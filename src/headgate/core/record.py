@@ -128,6 +128,12 @@ class LimitCell(NamedTuple):
     def level_milli(self, now_ms: int) -> int:
         return bucket.refill_bucket(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)
 
+    def reset_at_ms(self, now_ms: int) -> int | None:
+        """When the limit is full, or a quota is reset; None if never, and where it is full and no
+        window runs."""
+        at_ms = bucket.forecast(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)[2]
+        return None if at_ms is None or at_ms <= now_ms else at_ms
+
 
 def new_record(terms: Terms, now_ms: int) -> Record:
     """A bucket nobody has used: every limit full."""

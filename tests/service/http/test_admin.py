@@ -147,12 +147,17 @@ def test_bad_limits_are_told(desk: Desk) -> None:
         ("10/minute", "limits"),
         ([1], "limits[0]"),
         (["10/minute", "20/minute"], "limits"),
-        (["often"], "limits"),
+        (["often"], "limits[0]"),
         (["10/minute"] * 17, "limits"),
         ([{"name": "a"}], "limits[0].capacity"),
         (["10/minute", {**whole, "capacity": 0}], "limits[1].capacity"),
         *[([{**whole, "capacity": wrong}], "limits[0].capacity") for wrong in (1.5, True)],
         ([{**whole, "burst": 1}], "limits[0].burst"),
+        ([{"name": "a", "capacity": 1}], "limits[0].refill_amount"),
+        ([{**whole, "every": "month"}], "limits[0]"),
+        ([{"name": "a", "capacity": 1, "every": "fortnight"}], "limits[0].every"),
+        (["10/minute", {"name": "a", "capacity": 1, "every": "day", "tz": "Mars"}], "limits[1]"),
+        ([{"name": "a", "capacity": 1, "every": "day", "reset_after": 1}], "limits[0]"),
     ]
     for limits, field in bad:
         said = desk("PUT", f"{NS}/limits/system", {"limits": limits})

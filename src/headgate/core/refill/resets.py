@@ -41,9 +41,12 @@ _MS = timedelta(milliseconds=1)
 EARLIEST_MS = (datetime(1900, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
 LATEST_MS = (datetime(9000, 1, 1, tzinfo=UTC) - _EPOCH) // _MS  # no reset is later
 
+_AVERAGED_FROM_MS = (datetime(2001, 1, 1, tzinfo=UTC) - _EPOCH) // _MS
+_AVERAGED = 13  # resets: twelve windows, a year's months
+
 _CRON = re.compile(r"[0-9A-Z*,/\-#]+(?: [0-9A-Z*,/\-#]+){4}")
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+\-]*(?:/[A-Za-z0-9_+\-]+){0,3}")
-_ZONE_LENGTH_MAX = 64
+ZONE_LENGTH_MAX = 64
 _NOT_ZONES = ("localtime", "posixrules", "Factory", "posix/", "right/")  # they differ by machine
 
 
@@ -114,6 +117,20 @@ class Resets:
     def window_s(self, end_ms: int | None) -> int | None:
         """How many seconds the window has that ends with a reset, if there is one."""
         return None if end_ms is None else -(-(end_ms - self._window_at(end_ms - 1)[0]) // 1000)
+
+    def local_text(self, at_ms: int) -> str:
+        """A moment as the clocks of the zone show it, for people: 2026-12-01 00:00 Europe/Berlin.
+        A session quota has no zone; its moments are those of UTC, the begun second as a whole."""
+        at_s = -(-min(max(at_ms, EARLIEST_MS), LATEST_MS) // 1000)
+        wall = _wall(at_s * 1000, self.zone)
+        detail = "seconds" if wall.second else "minutes"
+        return f"{wall.isoformat(' ', detail)} {self.tz or 'UTC'}"
+
+    @property
+    def average_s(self) -> int:
+        """How long a window is on average, to compare quotas with each other and with limits."""
+        first, *_, last = self.instants(_AVERAGED_FROM_MS, _AVERAGED)
+        return max(1, (last - first) // 1000 // (_AVERAGED - 1))
 
     def _window_at(self, now_ms: int) -> tuple[int, int]:
         """The last reset that is not after now, and the next."""
@@ -317,7 +334,7 @@ def _zone(name: str) -> tzinfo:
 
     if name == "UTC":
         return UTC  # needs no database
-    known = len(name) <= _ZONE_LENGTH_MAX and _ZONE.fullmatch(name) is not None
+    known = len(name) <= ZONE_LENGTH_MAX and _ZONE.fullmatch(name) is not None
     if known and not name.startswith(_NOT_ZONES):
         try:
             return zoneinfo.ZoneInfo(name)

@@ -50,7 +50,7 @@ _STANDING = {
 _BUCKET = {
     "entity_id": "user:ann", "resource": "api.search", "limit": "rpm", "tokens_remaining": 149,
     "tokens_capacity": 150, "refill_amount": 100, "refill_period_seconds": 60.0,
-    "total_consumed": 1,
+    "resets": None, "reset_at": _AT, "total_consumed": 1,
 }  # fmt: skip
 _USAGE = {
     "entity_id": "user:ann", "resource": "api.search", "window_start": _AT,
@@ -67,7 +67,7 @@ _EXPLAINED: dict[str, Any] = {
     "limits": [
         {
             "limit": _STORED, "level": "resource", "source": "resource api.search", "version": 1,
-            "overrides": ["system defaults"],
+            "overrides": ["system defaults"], "reset_at": None,
         }
     ],
     "mode": "normal", "mode_source": "", "on_unavailable": None, "version": 3,

@@ -2,8 +2,8 @@
 
 import { ask, enc, get, may, query, seat, space } from "../api.js";
 import { confirmAction, field, fill, go, h, options, say, title, wide } from "../dom.js";
-import { exact, identityOf, limitText, moment, sourceText } from "../format.js";
-import { Gauge } from "../gauge.js";
+import { exact, identityOf, limitText, moment, resetText, sourceText } from "../format.js";
+import { Gauge, quotaOf } from "../gauge.js";
 import { whatIf } from "../whatif.js";
 import { REQUESTED } from "./explain.js";
 
@@ -175,7 +175,7 @@ function rows(id, resource, { limits, policy }) {
         "div",
         { class: "row" },
         h("strong", {}, one.limit.name),
-        h("span", {}, limitText(one.limit)),
+        h("span", {}, limitText(one.limit), resetText(one)),
         h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one)),
       ),
     ),
@@ -210,6 +210,7 @@ function bucket(items, gauges) {
       item.tokens_remaining,
       item.tokens_capacity,
       item.refill_amount / item.refill_period_seconds / 1000,
+      quotaOf(item),
     );
     gauges.push(gauge);
     return gauge.el;

@@ -2,7 +2,7 @@
 
 import { enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, title } from "../dom.js";
-import { identityOf, limitText, sourceText } from "../format.js";
+import { identityOf, limitText, resetText, sourceText } from "../format.js";
 import { whatIf } from "../whatif.js";
 
 const NOTHING = { limits: [] };
@@ -107,7 +107,7 @@ function summary(why) {
           "li",
           {},
           h("strong", {}, one.limit.name),
-          ` ${limitText(one.limit)}, from `,
+          ` ${limitText(one.limit)}${resetText(one)}, from `,
           h("strong", {}, sourceText(one)),
           one.overrides.length ? h("em", {}, ` over ${one.overrides.join(", ")}`) : "",
         ),
