@@ -62,7 +62,7 @@ def wait(clients: list[Bucket], elapsed_ms: int) -> None:
 def test_only_a_limit_that_refills_a_sixteenth_within_a_second_gives_it_away(
     limit: Limit, band: int
 ) -> None:
-    assert band_milli(*limit.spec.rate) == band
+    assert band_milli(*limit.spec.rate[:3]) == band
 
 
 def test_an_allowance_beside_a_limit_that_others_move_loses_nothing() -> None:

@@ -123,18 +123,19 @@ def _keep_terms(table: str, stands: Sequence[PlannedTake], now_ms: int) -> Flow[
 def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     """The take as it must have been; the item itself was not told."""
     known, seen, demand, standing = stand
+    has_begun = False
     cells = [*standing[:CELLS]]
     for cell, wanted in zip(
         cells_of(standing), aligned_amounts(demand, standing[TERMS]), strict=True
     ):
         consumed = cell.consumed_milli + (wanted or 0)
-        tokens = cell.tokens_milli
+        left = cell
         if wanted and not expressions.is_overdrawn(cell, wanted, now_ms):
-            full = cell.spec.capacity_milli - expressions.arrived_milli(cell, now_ms)
-            tokens = min(tokens, full) - wanted
-        cells += (cell.epoch_ms, tokens, consumed, consumed)
+            left = expressions.cell_after(cell, wanted, now_ms)
+            has_begun = has_begun or left.epoch_ms != cell.epoch_ms
+        cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     after = tuple(cells)
-    if seen is None or standing[TERMS] is not seen.record[TERMS]:
+    if seen is None or has_begun or standing[TERMS] is not seen.record[TERMS]:
         known.forget()  # its generation is new
     elif known.shards.get(0) is seen:
         known.shards[0] = seen._replace(record=after)
