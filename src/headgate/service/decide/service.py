@@ -376,8 +376,10 @@ class Service:
         store = ns.engine.store if trouble is None else self._fallback
         book = LeaseAccount(
             ns.engine.settlements, store, verdict.demands, self.clock(),
-            request.on_expiry == "keep", trouble is not None, verdict.untaken,
+            request.on_expiry == "keep", trouble is not None, verdict.untaken, verdict,
         ).split_halves()  # fmt: skip
+        book.window_starts()
+        book.verdict = None  # a lease lives long, and needs no more of it
         lease = await self.leases.open_lease(namespace, book, request.ttl_seconds * 1000)
         return AcquireResult(answer, lease)
 
