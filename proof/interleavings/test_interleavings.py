@@ -24,7 +24,14 @@ from headgate.stores.dynamodb.sharding import router as sharing
 from headgate.stores.dynamodb.sharding import split as splitting
 from proof.interleavings.clients import Dice
 from proof.interleavings.laws import Broken
-from proof.interleavings.scenes import Scene, deep_scenes, scenes, sharded_scenes, special_scenes
+from proof.interleavings.scenes import (
+    Scene,
+    deep_scenes,
+    quota_scenes,
+    scenes,
+    sharded_scenes,
+    special_scenes,
+)
 from proof.interleavings.search import Search
 from proof.model import acts
 from proof.planted.patches import Plant, around, full_child, wide_band
@@ -35,6 +42,7 @@ SCENES = [
     *scenes(),
     *special_scenes(),
     *sharded_scenes(),
+    *quota_scenes(),
     *(deep_scenes() if SIZE == "night" else ()),
 ]
 
@@ -147,6 +155,22 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
     ),
     "the band takes from slow limits": (
         "a slow limit beside a fast one", around("band_milli", wide_band, writes),
+    ),
+    "a reset is met twice": ("a quota at its reset", without("above", "_tk")),
+    "a session is begun though it runs": ("a session that ends", without("at_least", "_tk")),
+    "a session begins and nobody hears of it": (
+        "a session that ends",
+        around("_set_terms", lambda real, *args, has_begun: real(*args, has_begun=False), writes),
+    ),
+    "a take beside a session that is over": ("a session that ends", without("between", "_tk")),
+    "a window is counted from the hour it was divided in": (  # and by the calendar from 1970 on
+        "a quota is divided at its reset",
+        around("epoch_number", lambda real, spec, epoch_ms: real(spec, epoch_ms) - 10**9,
+               splitting),
+    ),
+    "a quota's item goes before its reset": (
+        "a quota in debt at its reset",
+        around("reset_end_ms", lambda real, text, epoch_ms, count: epoch_ms, writes),
     ),
     "a gathering takes from the first alone": (
         "gathering beside takes", around("divide_take", first_alone, gathering),

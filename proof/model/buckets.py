@@ -14,6 +14,7 @@ from headgate.core.record import TERMS, Record, cells_of
 from proof.model.values import Row
 
 ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
+DAY_MS = 86_400_000
 BAND_PART = 16  # of the burst may be given away, by limits that refill it within a second
 
 
@@ -27,24 +28,28 @@ class Part(NamedTuple):
     consumed: int
     epoch_ms: int
     soft: bool = False
+    resets: str | None = None  # the schedule of a quota, which has an amount of 0
 
     @classmethod
     def of(cls, spec: Spec, number: int = 0, depth: int = 0) -> Part:
         """A shard's share of a limit that holds nothing."""
         capacity = share_of(spec.capacity_milli, number, depth)
-        return cls(capacity, spec.amount_milli, spec.period_ms << depth, 0, 0, 0, spec.soft)
+        period_ms = spec.period_ms << depth
+        return cls(capacity, spec.amount_milli, period_ms, 0, 0, 0, spec.soft, spec.resets)
 
     def level(self, now_ms: int) -> int:
         arrived = (now_ms - self.epoch_ms) * self.amount // self.period_ms
+        if self.resets is not None:
+            arrived = resets_in(self.resets, self.epoch_ms, now_ms) * self.capacity
         return min(self.capacity, self.tokens + arrived)
 
     @property
-    def rate(self) -> tuple[int, int, int]:
-        return self[:3]
+    def rate(self) -> tuple[Any, ...]:
+        return (*self[:3], self.resets)
 
     @property
-    def pace(self) -> tuple[int, int, int]:
-        return self.epoch_ms, self.amount, self.period_ms
+    def pace(self) -> tuple[Any, ...]:
+        return self.epoch_ms, self.amount, self.period_ms, self.resets
 
     @property
     def band(self) -> int:
@@ -57,9 +62,28 @@ class Part(NamedTuple):
         missing = self.capacity - self.tokens
         if missing <= 0:
             return self.epoch_ms
+        if self.resets is not None:
+            window_ms, start_ms = window_of(self.resets, self.epoch_ms)
+            return start_ms + window_ms * -(-missing // self.capacity)
         if not self.amount:
             return None
         return self.epoch_ms - (-missing * self.period_ms // self.amount)
+
+
+def window_of(resets: str, epoch_ms: int) -> tuple[int, int]:
+    """How long the windows of a quota are, and when the one began that a moment is in: of the two
+    schedules that scenes and episodes have."""
+    if resets == "calendar day UTC":
+        return DAY_MS, epoch_ms // DAY_MS * DAY_MS
+    kind, seconds = resets.split(" ")
+    assert kind == "session", resets
+    return int(seconds[:-1]) * 1000, epoch_ms
+
+
+def resets_in(resets: str, epoch_ms: int, now_ms: int) -> int:
+    """How many resets are after the epoch and not after now."""
+    window_ms, start_ms = window_of(resets, epoch_ms)
+    return max(0, now_ms - start_ms) // window_ms
 
 
 class Shard(NamedTuple):
@@ -85,18 +109,25 @@ def share_of(capacity: int, number: int, depth: int) -> int:
 def parts_of(row: Row, number: int) -> dict[str, Part]:
     """Each limit's share in an item."""
     layout = row.values["lo"][1] if "lo" in row.values else ""
-    soft = {part.partition("=")[0] for part in layout.split() if part.endswith("!")}
+    titles = [part.partition("=") for part in layout.split() if "=" in part]
+    soft = {title.partition("@")[0] for title, _, source in titles if source.endswith("!")}
+    schedules = {
+        name: schedule.replace("day~", "calendar day ").replace("~", " ")
+        for name, _, schedule in (title.partition("@") for title, _, _ in titles)
+        if schedule
+    }
     depth, found = row.number("sd"), {}
     for limit in [name[2:-3] for name in row.values if name[:2] == "b_" and name[-3:] == "_cp"]:
         whole = row.number(f"b_{limit}_cp")
         found[limit] = Part(
             share_of(whole, number, depth),
-            row.number(f"b_{limit}_ra", whole),
-            row.number(f"b_{limit}_rp") << depth,
+            row.number(f"b_{limit}_ra", 0 if limit in schedules else whole),
+            (1000 if limit in schedules else row.number(f"b_{limit}_rp")) << depth,
             row.number(f"b_{limit}_tk"),
             row.number(f"b_{limit}_tc"),
             row.number(f"b_{limit}_rf", row.number("rf")),
             limit in soft,
+            schedules.get(limit),
         )
     return found
 
