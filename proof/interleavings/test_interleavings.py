@@ -157,7 +157,6 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
         "a slow limit beside a fast one", around("band_milli", wide_band, writes),
     ),
     "a reset is met twice": ("a quota at its reset", without("above", "_tk")),
-    "a session is begun though it runs": ("a session that ends", without("at_least", "_tk")),
     "a session begins and nobody hears of it": (
         "a session that ends",
         around("_set_terms", lambda real, *args, has_begun: real(*args, has_begun=False), writes),
