@@ -81,12 +81,9 @@ def test_a_row_of_before_is_read_and_written_as_before(tmp_path: Path) -> None:
     run(backend.store.close())
 
 
-@pytest.mark.parametrize(
-    "elsewhere", ["redis://127.0.0.1:1/0", "dynamodb://table?region=us-east-1&endpoint=http://127.0.0.1:1"]
-)  # fmt: skip
-def test_a_store_that_keeps_no_quotas_says_so_when_one_is_set(elsewhere: str) -> None:
+def test_a_store_that_keeps_no_quotas_says_so_when_one_is_set() -> None:
     with pytest.raises(ValidationError, match=r"is a quota, which .* cannot keep yet"):
-        SyncRateLimiter(elsewhere, limits=QUOTAS[:1])
+        SyncRateLimiter("redis://127.0.0.1:1/0", limits=QUOTAS[:1])
 
 
 def test_redis_sends_no_quota_to_the_server() -> None:

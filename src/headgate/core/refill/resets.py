@@ -95,7 +95,9 @@ class Resets:
         start_ms, end_ms = self._window
         if not start_ms <= now_ms < end_ms:
             self._window = start_ms, end_ms = self._window_at(now_ms)
-        return 0 if start_ms <= epoch_ms else _count_kept(self, epoch_ms, min(start_ms, now_ms))
+        if start_ms <= epoch_ms:
+            return 0
+        return _count_kept(self, self.zone, epoch_ms, min(start_ms, now_ms))
 
     def nth_after(self, epoch_ms: int, count: int) -> int | None:
         """When the reset is that is the n-th after the epoch; None where that is beyond all."""
@@ -427,7 +429,7 @@ def _mark_start_ms(zone: tzinfo, mark: int) -> int:
 
 
 @functools.lru_cache(maxsize=COUNTS_KEPT_MAX)
-def _count_kept(resets: Resets, epoch_ms: int, start_ms: int) -> int:
+def _count_kept(resets: Resets, zone: tzinfo, epoch_ms: int, start_ms: int) -> int:
     """How many resets are after the epoch and not after one of them. Kept, because some stores
     leave an epoch for years: 0.2 us instead of 15 of a calendar, and more of cron."""
     return resets._count(epoch_ms, start_ms)
