@@ -12,6 +12,7 @@ from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms, cells_of, new_record
 from headgate.core.refill.resets import schedule_of
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import take as usual
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import (
@@ -85,11 +86,11 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
                 or set(amounts) == {None}
                 or any(spec.soft for spec in terms.specs)
                 or any(not (spec.amount_milli or spec.resets) for spec in terms.specs)
-                or any(expressions.is_session_over(cell, NOW_MS) for cell in cells_of(standing))
+                or any(limit_moves.is_session_over(cell, NOW_MS) for cell in cells_of(standing))
             )
             continue
         quotas += any(spec.resets for spec in terms.specs)
-        sessions += any(expressions.is_session(spec) for spec in terms.specs)
+        sessions += any(limit_moves.is_session(spec) for spec in terms.specs)
         compared += 1
         draft = expressions.take_update(
             seen, standing, seen.whole, aligned_amounts(demand, terms), NOW_MS, crowded=crowded,

@@ -19,7 +19,7 @@ from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port, schema
 from headgate.stores.dynamodb.catalog.items import level_as_item, level_from_item
 from headgate.stores.dynamodb.protocol import item as items
-from headgate.stores.dynamodb.protocol import writes
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
 from headgate.stores.dynamodb.sharding import router
 from headgate.stores.dynamodb.sharding.split import can_split, is_lossless
@@ -215,11 +215,11 @@ def database(hours: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         schedule = schedules_of(hours, patch)
         patch_schedule(patch, schedule)
-        for module in (items, writes, schema):
+        for module in (items, limit_moves, schema):
             patch.setattr(module, "schedule_of", lambda text: schedule)
-        writes.reset_end_ms.cache_clear()
+        limit_moves.reset_end_ms.cache_clear()
         yield
-    writes.reset_end_ms.cache_clear()
+    limit_moves.reset_end_ms.cache_clear()
 
 
 class Machine:

@@ -30,6 +30,7 @@ from headgate.core.record import (
 from headgate.core.refill.resets import count_resets
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.client.calls import ConditionFailed, EncodedRequest, Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
@@ -42,8 +43,9 @@ from headgate.stores.dynamodb.protocol.item import (
     new_generation,
     new_item_state,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import MARGIN_S, band_milli
+from headgate.stores.dynamodb.protocol.writes import MARGIN_S
 from headgate.stores.dynamodb.schema import PK, SK, layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.dynamodb.table import requests as ask
@@ -130,7 +132,7 @@ def _overdrawn(demand: Demand, stood: Record, now_ms: int) -> Collection[str]:
     return {
         cell.spec.name
         for cell, wanted in zip(cells_of(stood), aligned_amounts(demand, stood[TERMS]), strict=True)
-        if wanted is not None and expressions.is_overdrawn(cell, wanted, now_ms)
+        if wanted is not None and limit_moves.is_overdrawn(cell, wanted, now_ms)
     }
 
 
@@ -152,7 +154,7 @@ def attempt(
     bucket gives away some burst.
     """
     standing = record_under(seen, demand, now_ms)
-    spare = expressions.SPARE_MILLI if seen.depth else 0
+    spare = limit_moves.SPARE_MILLI if seen.depth else 0
     fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
     if not fitting and whole.specs == seen.whole.specs:
@@ -333,8 +335,8 @@ def _window_of(spec: Spec, epoch_ms: int, tokens: int, now_ms: int) -> tuple[int
     assert spec.resets is not None
     count = count_resets(spec.resets, epoch_ms, now_ms)
     arrived = count * spec.capacity_milli
-    below = int(expressions.is_session(spec))
-    end_ms = expressions.reset_end_ms(spec.resets, epoch_ms, count + 1)
+    below = int(limit_moves.is_session(spec))
+    end_ms = limit_moves.reset_end_ms(spec.resets, epoch_ms, count + 1)
     if end_ms is None or (below and tokens + arrived >= spec.capacity_milli):
         return -tokens, 0, 0
     return arrived, end_ms, below

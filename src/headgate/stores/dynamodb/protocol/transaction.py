@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headgate.core.decision import Demand, fits
 from headgate.core.record import CELLS, TERMS, Record, cells_of, new_record
 from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import (
@@ -130,8 +131,8 @@ def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     ):
         consumed = cell.consumed_milli + (wanted or 0)
         left = cell
-        if wanted and not expressions.is_overdrawn(cell, wanted, now_ms):
-            left = expressions.cell_after(cell, wanted, now_ms)
+        if wanted and not limit_moves.is_overdrawn(cell, wanted, now_ms):
+            left = limit_moves.cell_after(cell, wanted, now_ms)
             has_begun = has_begun or left.epoch_ms != cell.epoch_ms
         cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     after = tuple(cells)

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from headgate.core.decision import Demand
 from headgate.core.record import CELLS, STRIDE, TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
-from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -228,7 +229,7 @@ def _less(record: Record, part: Share, now_ms: int) -> Record:
         given = part.get(cell.spec.name, 0)
         consumed = cell.consumed_milli + given
         left = cell
-        if given and not expressions.is_overdrawn(cell, given, now_ms):
-            left = expressions.cell_after(cell, given, now_ms)
+        if given and not limit_moves.is_overdrawn(cell, given, now_ms):
+            left = limit_moves.cell_after(cell, given, now_ms)
         cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     return tuple(cells)

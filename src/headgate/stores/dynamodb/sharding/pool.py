@@ -14,13 +14,13 @@ from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
 from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
-from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import (
+from headgate.stores.dynamodb.protocol.limit_moves import (
     full_at_ms,
     is_session,
     is_session_over,
     window_start_ms,
 )
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table

@@ -38,15 +38,15 @@ from headgate.stores.dynamodb.protocol.item import (
     new_generation,
     static_attributes,
 )
-from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import (
+from headgate.stores.dynamodb.protocol.limit_moves import (
     arrived_milli,
     full_at_ms,
     is_session,
     is_session_over,
-    ttl_s,
     window_start_ms,
 )
+from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
+from headgate.stores.dynamodb.protocol.writes import ttl_s
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of, share_spec
 from headgate.stores.dynamodb.table import requests as ask
 
