@@ -8,6 +8,7 @@ from typing import Any
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
+from headgate.core.refill.resets import schedule_of
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
@@ -17,7 +18,7 @@ from headgate.stores.dynamodb.sharding.router import try_change
 from headgate.stores.dynamodb.sharding.shares import children_of
 from headgate.stores.dynamodb.sharding.split import can_merge, can_split, merge_request
 from headgate.stores.dynamodb.store import DynamoStore
-from proof.model.buckets import Bucket, Part, window_of
+from proof.model.buckets import Bucket
 from proof.model.engine import Engine, ModelPort
 
 LONG = 64  # times the time to refill: then all is full, also in the smallest shard
@@ -71,13 +72,6 @@ def wait_fault(store: Store, demand: Demand, now_ms: int) -> tuple[str, str] | N
     return None
 
 
-def _pace_ms(part: Part) -> float:
-    """How long a millitoken takes, at most."""
-    if part.resets is None:
-        return part.period_ms / max(part.amount, 1)
-    return window_of(part.resets, 0)[0] / part.capacity
-
-
 def fill_rounds(
     store: Store, bucket: Bucket, key: BucketKey, terms: Terms, spec: Spec, now_ms: int
 ) -> list[list[bool]]:
@@ -85,7 +79,11 @@ def fill_rounds(
     meet old limits, the second is FILLED if it gives exactly the capacity."""
     parts = [shard.parts[spec.name] for shard in bucket.values() if spec.name in shard.parts]
     owed = spec.capacity_milli + sum(abs(part.tokens) for part in parts)
-    slowest = max([_pace_ms(part) for part in (*parts, Part.of(spec))])
+    slowest = max([part.period_ms / max(part.amount, 1) for part in parts], default=0)
+    if spec.resets is None:
+        slowest = max(slowest, spec.period_ms / spec.amount_milli)
+    else:
+        slowest = max(slowest, schedule_of(spec.resets).usual_s * 1000 / spec.capacity_milli)
     long_ms = LONG * (int(owed * slowest) + 10_000)
     asked = [demand_for(key, terms, spec.name, milli)
              for milli in (spec.capacity_milli - 1000, 1000, 1000)]  # fmt: skip

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from proof.planted import arithmetic, layering, leasing, scripts, serving, storing
+from proof.planted import arithmetic, layering, leasing, quotas, scripts, serving, storing
 from proof.planted.fault import PACKAGE, Ground, Mutant, place
 from proof.size import sample
 
 KINDS = {
     "arithmetic": arithmetic.MUTANTS,
+    "quotas": quotas.MUTANTS,
     "leasing": leasing.MUTANTS,
     "storing": storing.MUTANTS,
     "layering": layering.MUTANTS,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate.core import engine
+from headgate.core import decision, engine, record
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import new_record
@@ -99,6 +99,14 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
     ),
     "the band takes from slow limits": (
         "dynamodb", around("band_milli", wide_band, limit_moves, taking),
+    ),
+    "a reset comes a minute early": (
+        "onestep",
+        around("count_resets", lambda real, text, epoch_ms, now_ms: real(
+            text, epoch_ms, now_ms + 60_000), decision, record),
+    ),
+    "a reset pays a debt twice": (
+        "onestep", around("count_resets", lambda real, *how: 2 * real(*how), decision, record),
     ),
     "a throttled key opens the gate": ("onestep", value(engine, "Throttled", Nobody)),
 }  # fmt: skip

@@ -76,8 +76,10 @@ async def debt_of_a_quota_is_carried_into_the_next_window(arena: Arena) -> None:
     assert verdict.retry_after_ms == _at("2026-03-31T22:00:00") - arena.now_ms
     arena.now_ms = _at("2026-01-31T23:00:00")
     assert await arena.level_milli("x") == -150_000
+    assert not (await arena.take(arena.demand([MONTHLY], {"x": 1}))).allowed
     arena.now_ms = _at("2026-03-31T22:00:00")
     assert await arena.level_milli("x") == 50_000
+    assert not (await arena.take(arena.demand([MONTHLY], {"x": 51}))).allowed
     assert (await arena.take(arena.demand([MONTHLY], {"x": 30}))).allowed
     arena.now_ms = _at("2026-04-30T22:00:00")
     assert await arena.level_milli("x") == 100_000
@@ -212,6 +214,39 @@ async def another_zone_or_schedule_keeps_the_level(arena: Arena) -> None:
         arena.now_ms += 1000
         assert not (await arena.take(arena.demand([limit], {"x": 1}, version=version))).allowed
         assert await arena.level_milli("x") == -70_000, limit
+    arena.now_ms = _at("2026-02-03")  # what is left of the debt is paid by the reset in between
+    for version, limit in enumerate(ladder, start=31):
+        arena.now_ms += 1000
+        assert (await arena.take(arena.demand([limit], {"x": 1}, version=version))).allowed
+        assert await arena.level_milli("x") == (60 - version) * 1000, limit
+
+
+async def a_session_of_another_length_ends_as_far_along_as_it_was(arena: Arena) -> None:
+    """S9: half of the window has passed, so half of the new one is left: no reset comes at once,
+    and however often it changes, the reset comes."""
+    minute = Limit.quota("x", 100, reset_after=60)
+    assert (await arena.take(arena.demand([SESSION], {"x": 80}, version=1))).allowed
+    arena.now_ms += 30 * 60_000
+    verdict = await arena.take(arena.demand([minute], {"x": 30}, version=2))
+    assert verdict.retry_after_ms == 30_000
+    for version in range(3, 100):
+        arena.now_ms += 100
+        limit = SESSION if version % 2 else minute
+        verdict = await arena.take(arena.demand([limit], {"x": 30}, version=version))
+        assert not verdict.allowed
+    assert verdict.retry_after_ms is not None
+    assert verdict.retry_after_ms < 26 * 60_000
+
+
+async def a_look_at_a_quota_sees_the_reset(arena: Arena) -> None:
+    """A dry run is told what a take would be told, on both sides of the reset."""
+    arena.now_ms = _at("2026-01-10")
+    assert (await arena.take(arena.demand([MONTHLY], {"x": 90}))).allowed
+    demand = arena.demand([MONTHLY], {"x": 20})
+    for moment, fits in (("2026-01-31T22:59:59", False), ("2026-01-31T23:00:00", True)):
+        arena.now_ms = _at(moment)
+        seen = await arena.backend.store.peek([demand.key], arena.now_ms)
+        assert seen.verdict([demand]).allowed is fits
 
 
 async def a_caller_whose_clock_is_behind_moves_no_window_back(arena: Arena) -> None:

@@ -74,8 +74,11 @@ class ShardPool:
             consumed = sum(cell.consumed_milli for cell in parts)
             epoch_ms = now_ms
             if is_session(spec):  # so that it tells the first end of a window that is under way
-                under_way = [part for part in parts if not is_session_over(part, now_ms)]
-                starts = (window_start_ms(part, now_ms) for part in under_way)
+                starts = (
+                    window_start_ms(part, now_ms)
+                    for part in parts
+                    if is_session(part.spec) and not is_session_over(part, now_ms)
+                )
                 epoch_ms = min(starts, default=now_ms)
             cells += (epoch_ms, sum(cell.level_milli(now_ms) for cell in parts), consumed, consumed)
         assert len(cells) >= CELLS
