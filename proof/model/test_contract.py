@@ -9,16 +9,13 @@ from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
 from headgate.testing import Case, FakeClock, cases, run_case
-from headgate.testing.contract import SUITES
 from proof.interleavings.clients import TABLE
 from proof.interleavings.scenes import KEY, START_MS, terms
 from proof.model.engine import Engine, ModelPort, Snapshot
 
-KEPT = [suite for suite in SUITES if suite != "quotas"]  # which DynamoDB refuses
-
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
-@pytest.mark.parametrize("case", cases(*KEPT), ids=str)
+@pytest.mark.parametrize("case", cases(), ids=str)
 def test_contract(case: Case, blocking: bool) -> None:
     port = ModelPort(Engine(), FakeClock())
     run_case(case, over_port(port, "model", blocking=blocking), blocking=blocking)

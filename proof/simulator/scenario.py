@@ -86,8 +86,7 @@ SKEW_MS = 5000
 BURSTS = 10
 ACTS_MAX = 60
 SOFT_PART = 0.35  # of the scenarios have soft limits
-QUOTA_PART = 0.25  # of the scenarios have quotas, where the store keeps them
-QUOTA_WORLDS = ("onestep",)
+QUOTA_PART = 0.25  # of the scenarios have quotas
 SCHEDULES = (  # with resets within the two hours that a scenario takes
     "session 2s", "session 70s", "session 900s", "cron 0 * * * * UTC",
     "cron 10,40 */2 * * * Asia/Kolkata", "cron 20 */3 * * * America/St_Johns",
@@ -107,7 +106,7 @@ WEATHERS = (
 
 
 class Plot:
-    def __init__(self, world: str, seed: int, episode: int) -> None:
+    def __init__(self, world: str, seed: int, episode: int, *, quotas: bool) -> None:
         self.world = world
         self.seed = seed
         self.episode = episode
@@ -116,7 +115,7 @@ class Plot:
         self.soft_rng = random.Random(f"mild/{world}/{seed}/{episode}")
         self.softens = self.soft_rng.random() < SOFT_PART
         self.quota_rng = random.Random(f"quota/{world}/{seed}/{episode}")
-        self.has_quotas = world in QUOTA_WORLDS and self.quota_rng.random() < QUOTA_PART
+        self.has_quotas = quotas and self.quota_rng.random() < QUOTA_PART
         self.events: list[Event] = []
         self.at_ms = 1000
         self.clients = self.rng.choice(CLIENTS)
@@ -293,5 +292,6 @@ class Plot:
             self.at_ms += 1
 
 
-def plotted(world: str, seed: int, episode: int) -> Scenario:
-    return Plot(world, seed, episode).scenario()
+def plotted(world: str, seed: int, episode: int, *, quotas: bool = True) -> Scenario:
+    """Without `quotas` as it was before there were any, for episodes that are kept."""
+    return Plot(world, seed, episode, quotas=quotas).scenario()

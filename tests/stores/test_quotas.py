@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate import Limit, SyncRateLimiter, SyncRepository, ValidationError
+from headgate import Limit, SyncRateLimiter, SyncRepository
 from headgate.admin.documents import explanation_as_json
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
@@ -78,9 +78,3 @@ def test_a_row_of_before_is_read_and_written_as_before(tmp_path: Path) -> None:
     assert record is not None
     assert next(cells_of(record)).spec == Spec("rpm", 10_000, 10_000, 60_000, False, None)
     run(backend.store.close())
-
-
-def test_a_store_that_keeps_no_quotas_says_so_when_one_is_set() -> None:
-    elsewhere = "dynamodb://table?region=us-east-1&endpoint=http://127.0.0.1:1"
-    with pytest.raises(ValidationError, match=r"is a quota, which .* cannot keep yet"):
-        SyncRateLimiter(elsewhere, limits=QUOTAS[:1])

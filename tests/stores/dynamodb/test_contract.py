@@ -25,15 +25,12 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.table import migrate
 from headgate.stores.dynamodb.table.create import RECORD, SCHEMA
 from headgate.testing import Case, cases, run_case
-from headgate.testing.contract import SUITES
 from tests.declare.kit import plan_and_apply
 from tests.stores.dynamodb.kit import TABLE, fresh_table, model_port, opened, port_to, table_at
 from tests.stores.dynamodb.table.test_table import REPAINTING
 
-KEPT = [suite for suite in SUITES if suite != "quotas"]  # which it refuses
 
-
-@pytest.mark.parametrize("case", cases(*KEPT), ids=str)
+@pytest.mark.parametrize("case", cases(), ids=str)
 def test_contract(case: Case, dynamo_endpoint: str) -> None:
     run_case(case, opened(dynamo_endpoint), blocking=True)
 

@@ -10,7 +10,6 @@ from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger
 from headgate.stores.dynamodb.protocol.item import BUCKETS_MAX, StateCache
-from headgate.stores.dynamodb.schema import check_limits
 from headgate.stores.dynamodb.store import DynamoStore, UsageBuffer
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
@@ -75,5 +74,4 @@ def over_port(
         obeys_clock=True,
         durable=True,
     )
-    expiring = DynamoExpiringRecords(table)
-    return Backend(store, catalog, ledger, capabilities, expiring, check_limits)
+    return Backend(store, catalog, ledger, capabilities, DynamoExpiringRecords(table))

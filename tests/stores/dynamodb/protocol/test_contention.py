@@ -23,8 +23,8 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest, Flow, Transacti
 from headgate.stores.dynamodb.protocol.adjust import Adjuster
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX
 from headgate.stores.dynamodb.protocol.item import StateCache
+from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.take import Landed
-from headgate.stores.dynamodb.protocol.writes import band_milli
 from headgate.stores.dynamodb.sharding.router import Taker
 from proof.model.engine import ModelPort
 from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket, Watched, engine_with_table, store_on

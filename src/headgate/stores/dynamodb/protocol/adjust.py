@@ -38,9 +38,9 @@ from headgate.stores.dynamodb.protocol.item import (
     bucket_key,
     new_generation,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import learn, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
 from headgate.stores.dynamodb.sharding.pool import read_shard, read_shards
 from headgate.stores.dynamodb.table import requests as ask

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import CELLS, TERMS, LimitCell, Record, Terms, cell_of, cells_of
+from headgate.core.record import CELLS, STRIDE, TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
-from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -144,7 +145,9 @@ def gather(
         ]
         done = yield from _write_all(table, known, writes, now_ms)
         if done:
-            after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
+            after = [
+                _less(record, part, now_ms) for (_, record), part in zip(stands, parts, strict=True)
+            ]
             _remember(known, stands, after, parts)
             left = ShardPool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
@@ -156,7 +159,10 @@ def _remember(
 ) -> None:
     """The states after a gathering. A shard that gave nothing was not written, and keeps its limits
     where they are others; what one is that was given new ones, only the next answer tells."""
-    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands):
+    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands) or any(
+        record[CELLS::STRIDE] != left[CELLS::STRIDE]  # a session has begun
+        for (_, record), left in zip(stands, after, strict=True)
+    ):
         known.forget()
         return
     for (seen, _), record, part in zip(stands, after, parts, strict=True):
@@ -226,12 +232,14 @@ def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:
     )
 
 
-def _less(record: Record, part: Share) -> Record:
+def _less(record: Record, part: Share, now_ms: int) -> Record:
     """The record with its part taken, as far as one can tell from here."""
     cells = [*record[:CELLS]]
     for cell in cells_of(record):
         given = part.get(cell.spec.name, 0)
         consumed = cell.consumed_milli + given
-        taken = 0 if cell.spec.soft and given > cell.tokens_milli else given
-        cells += (cell.epoch_ms, cell.tokens_milli - taken, consumed, consumed)
+        left = cell
+        if given and not limit_moves.is_overdrawn(cell, given, now_ms):
+            left = limit_moves.cell_after(cell, given, now_ms)
+        cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     return tuple(cells)

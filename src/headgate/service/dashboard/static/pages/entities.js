@@ -160,7 +160,7 @@ async function given(id, resource) {
   return get(`/v1/explain${query({ entity_id: id, resource, namespace: seat.namespace })}`);
 }
 
-function rows(id, resource, { limits, policy }) {
+function rows(id, resource, { limits }) {
   return h(
     "div",
     { class: "bucket" },
