@@ -40,7 +40,7 @@ def test_stored_quotas_are_read_as_they_were_written(url: str) -> None:
         with limiter.acquire("alice", "api", {"month": 30, "session": 5}):
             pass
         assert limiter.available("alice", "api")["month"] == 70
-        document = explanation_as_json(limiter.explain("alice", "api"))
+        document = explanation_as_json(limiter.explain("alice", "api"), 0)
         assert [one["limit"] for one in document["limits"]] == [one.to_dict() for one in QUOTAS]
         json.dumps(document)
         [event] = [one for one in limiter.get_audit_events("alice") if "limits" in one.action]
