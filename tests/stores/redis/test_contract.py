@@ -61,7 +61,7 @@ def test_contract(request: pytest.FixtureRequest, case: Case, server: str) -> No
     run_case(case, open_backend(url, blocking=mode == "blocking"), blocking=mode == "blocking")
 
 
-@pytest.mark.parametrize("case", cases("store"), ids=str)
+@pytest.mark.parametrize("case", cases("store", "quotas"), ids=str)
 def test_contract_behind_all_layers(redis_url: str, case: Case) -> None:
     """Each layer by itself, and both modes: tests/layers/test_stack.py."""
     servers.flush(redis_url)

@@ -92,7 +92,7 @@ class RedisStore:
             if len(groups) > 1:
                 return await self._consume_apart(groups, demands, now_ms)
             reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
-        if wants_rules(reply):
+        if type(reply) is list and wants_rules(reply):  # the usual reply pays for no call
             build = functools.partial(self._consume_call, demands, now_ms)
             reply = await self._rules.explain_one(CONSUME, demands, reply, build)
         return self._read(demands, reply)
