@@ -20,12 +20,12 @@ from headgate.core.errors import (
     Throttled,
     UndoLost,
     ValidationError,
+    raise_unavailable,
 )
 from headgate.core.lease import (
     LeaseAccount,
     Settlements,
     ThrottledVerdict,
-    raise_unavailable,
     refusal_error,
 )
 from headgate.core.levels import Defaults, Explanation, OnUnavailable, explain, parse_on_unavailable

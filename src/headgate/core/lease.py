@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
@@ -17,11 +17,10 @@ from headgate.core.errors import (
     DemandTooLarge,
     HeadgateError,
     LeaseExpiredError,
-    RateLimiterUnavailable,
     RateLimitExceeded,
-    StoreDenied,
     StoreTrouble,
     ValidationError,
+    raise_unavailable,
 )
 from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
 from headgate.core.plan import check_capacity, join_halves
@@ -130,21 +129,11 @@ class ThrottledVerdict(Verdict):
         ]  # fmt: skip
 
 
-def raise_unavailable(
-    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
-) -> NoReturn:
-    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
-    if isinstance(trouble, StoreDenied):
-        raise trouble
-    raise RateLimiterUnavailable(
-        trouble, entity_id, resource, maybe_applied=maybe_applied
-    ) from trouble
-
-
 LimitRef = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
 Changes = dict[LimitRef, int]  # millitokens: debits are positive, credits negative
 
 NO_BUCKET = -1  # the place of what is noted on a lease without buckets
+GROWN_MAX_MILLI = 2**50  # that every store can give back in one call, with as much by cascade
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -380,6 +369,16 @@ def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
 Notify = Callable[..., None]  # the engine's `notify`
 
 
+def _check_growth(account: LeaseAccount, debits: Changes) -> None:
+    """Raises where more would be held than can be given back at once."""
+    for ref, milli in debits.items():
+        if milli and total_milli(account.debits(ref)) + milli > GROWN_MAX_MILLI:
+            told = (
+                f"more would make it hold more than {GROWN_MAX_MILLI // MILLI}; use several leases"
+            )
+            raise ValidationError(ref[1], milli // MILLI, told)
+
+
 class Settlements:
     """The flows of open leases, in whole units of one engine."""
 
@@ -398,6 +397,7 @@ class Settlements:
     async def consume(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:
         """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
         wanted = account.spread(account.parse_changes(changes))
+        _check_growth(account, wanted)
         demands = account.demands_for(wanted)
         if not demands:
             return
@@ -451,11 +451,20 @@ class Settlements:
     async def _apply(self, account: LeaseAccount, changes: Changes) -> None:
         debits = {ref: milli for ref, milli in changes.items() if milli > 0}
         credits = {ref: milli for ref, milli in changes.items() if milli < 0}
+        _check_growth(account, debits)
         if debits:
             await self._debit(account, debits)
+        if not credits:
+            return
+        standing, owed = account.standing, account.owed
+        books = standing and {**standing}, owed and {**owed}
         back = account.give_back(credits)
-        if back:
-            await self._write(account, back, "credit_lost")
+        try:
+            if back:
+                await self._write(account, back, "credit_lost")
+        except ValidationError:  # the store did not even try, so it still has all of it
+            account.standing, account.owed = books
+            raise
 
     async def _debit(self, account: LeaseAccount, debits: Changes) -> None:
         """Owed where the store does not take it; not the lease's where it was not even sent."""
