@@ -373,9 +373,7 @@ def _check_growth(account: LeaseAccount, debits: Changes) -> None:
     """Raises where more would be held than can be given back at once."""
     for ref, milli in debits.items():
         if milli and total_milli(account.debits(ref)) + milli > GROWN_MAX_MILLI:
-            told = (
-                f"more would make it hold more than {GROWN_MAX_MILLI // MILLI}; use several leases"
-            )
+            told = f"more would make it hold more than {GROWN_MAX_MILLI // MILLI}; use two leases"
             raise ValidationError(ref[1], milli // MILLI, told)
 
 
