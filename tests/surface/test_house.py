@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3229,
     "cli": 4206,
     "client": 1800,
-    "core": 5782,
+    "core": 5799,
     "declare": 754,
     "integrations": 2292,
     "layers": 1389,
