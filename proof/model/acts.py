@@ -8,7 +8,7 @@ from typing import Any
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
-from headgate.core.refill.resets import schedule_of
+from headgate.core.refill.resets import INSTANTS_MAX, schedule_of
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
@@ -83,7 +83,8 @@ def fill_rounds(
     if spec.resets is None:
         slowest = max(slowest, spec.period_ms / spec.amount_milli)
     else:
-        slowest = max(slowest, schedule_of(spec.resets).usual_s * 1000 / spec.capacity_milli)
+        first_ms, *_, last_ms = schedule_of(spec.resets).instants(now_ms, INSTANTS_MAX)
+        slowest = max(slowest, (last_ms - first_ms) / spec.capacity_milli)  # more than one window
     long_ms = LONG * (int(owed * slowest) + 10_000)
     asked = [demand_for(key, terms, spec.name, milli)
              for milli in (spec.capacity_milli - 1000, 1000, 1000)]  # fmt: skip

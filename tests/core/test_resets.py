@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from headgate.core.decision import Demand, decide
 from headgate.core.errors import ValidationError
-from headgate.core.limits import Limit, Spec
+from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Record, Terms
 from headgate.core.refill import resets
 from headgate.core.refill.resets import LATEST_MS, Resets, make_resets, schedule_of
@@ -335,15 +335,3 @@ def patch_schedule(monkeypatch: pytest.MonkeyPatch, schedule: Resets) -> None:
 
 def demand(terms: Terms, amount: int) -> Demand:
     return Demand(BucketKey("n", "e", "r"), terms, (amount,))
-
-
-def test_the_pace_of_a_quota_is_a_capacity_a_window() -> None:
-    def pace(**how: Any) -> float:
-        return float(Limit.quota("x", 86_400, **how).pace)
-
-    assert pace(every="day") == pace(cron="0 7 * * *", tz="Asia/Tokyo") == 1
-    assert pace(reset_after=3600) == 24
-    assert 1 / pace(every="week") == 7
-    assert 30 < 1 / pace(every="month", tz="Europe/Berlin") < 31
-    assert 365 < 1 / pace(every="year") < 366
-    assert Limit.per_minute("x", 120).pace == 2

@@ -148,12 +148,6 @@ async def test_everybody_is_told_whose_limit_is_the_nearest(world: World) -> Non
     [warning] = told.warnings
     assert warning.startswith("org has rpm: 60/60s by default, from resource api, which caps key's")
     assert str(told).endswith(f"nearest: rpm of org\nwarning: {warning}")
-    quota = Limit.quota("rpm", 1000, every="month")  # as large, and slower than a minute's thousand
-    await limiter.set_resource_defaults("month", [quota])
-    await limiter.set_limits("key", [Limit.per_minute("rpm", 1000)], resource="month")
-    told = await limiter.explain("key", "month")
-    assert [one.entity_id for one in told.nearest] == ["org"]
-    assert "org has rpm: 1000/calendar month UTC by default" in told.warnings[0]
     nearest = (await limiter.check("key", "api", {"rpm": 1})).nearest
     assert nearest is not None
     assert (nearest.entity_id, nearest.source, nearest.available) == ("org", "resource", 60)

@@ -23,7 +23,7 @@ from headgate.integrations.gate import Rates, limits_off
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.llm.limiter import LlmLimiter
 from headgate.integrations.llm.sync import SyncLlmLimiter
-from headgate.integrations.outgoing import Call, by_host, debit_for, requested_wait_ms
+from headgate.integrations.outgoing import Call, by_host, requested_wait_ms
 from headgate.integrations.requests import LimitedAdapter
 from headgate.testing import FakeClock
 from tests.client.kit import Script, response, scripted
@@ -210,18 +210,3 @@ def test_options() -> None:
     ):
         with pytest.raises(ValidationError, match="limiter"):
             make(wrong)
-
-
-@pytest.mark.parametrize(
-    ("limit", "debit"),
-    [
-        (Limit.per_minute("rpm", 60), 66),
-        (Limit.quota("month", 60, every="month"), 0),
-        (Limit.custom("gift", 60, 0, 1), 0),
-    ],
-)
-def test_a_wait_takes_nothing_that_is_not_back_when_it_is_over(limit: Limit, debit: int) -> None:
-    with blocking(limits=[limit]) as made:
-        [status] = made.check("e", "r", {limit.name: 0}).statuses
-    assert debit_for(status, None, 7000) == debit
-    assert debit_for(status, 20, None) == 40

@@ -180,7 +180,8 @@ class NearestLimit(NamedTuple):
 
     @property
     def pace(self) -> Fraction:
-        return self.given.limit.pace
+        limit = self.given.limit
+        return Fraction(limit.refill_amount, limit.refill_period_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,10 @@ class Explanation:
 
 def _is_lower(limit: Limit, other: Limit) -> bool:
     """Whether it refuses what the other one would admit; not soft, and smaller or slower."""
-    return not limit.soft and (limit.capacity < other.capacity or limit.pace < other.pace)
+    pace = limit.refill_amount * other.refill_period_seconds
+    return not limit.soft and (
+        limit.capacity < other.capacity or pace < other.refill_amount * limit.refill_period_seconds
+    )
 
 
 def explain(

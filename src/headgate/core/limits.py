@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from headgate.core.errors import InvalidIdentifierError, InvalidNameError, ValidationError
@@ -335,13 +334,6 @@ class Limit:
     def refill_rate(self) -> float:
         """Tokens per second, for people; decisions use the exact ratio."""
         return self.refill_amount / self.refill_period_seconds
-
-    @property
-    def pace(self) -> Fraction:
-        """Tokens per second in the long run; of a quota a capacity per usual window."""
-        if self.resets is not None:
-            return Fraction(self.capacity, self.resets.usual_s)
-        return Fraction(self.refill_amount, self.refill_period_seconds)
 
     @property
     def spec(self) -> Spec:

@@ -149,14 +149,13 @@ def debit_for(status: LimitStatus, remaining: int | None, wait_ms: int | None) -
     """How much to take from our bucket so that it holds no more than the other side says remains.
 
     Never negative: if the other side has more, we still do not admit more than was configured. With
-    a wait, the bucket gets its next token when the wait is over. A quota or an allowance loses
-    nothing by a wait: what is taken from it would not be back when the wait is over.
+    a wait, the bucket gets its next token when the wait is over.
     """
     target = status.available
     if remaining is not None:
         target = min(target, remaining)
     limit = status.limit
-    if wait_ms is not None and limit.refill_amount:
+    if wait_ms is not None:
         refill = wait_ms * limit.refill_amount // (limit.refill_period_seconds * 1000)
         target = min(target, 1 - refill)
     return max(0, status.available - target)

@@ -123,12 +123,6 @@ class Resets:
         """How many seconds the window has that ends with a reset, if there is one."""
         return None if end_ms is None else -(-(end_ms - self._window_at(end_ms - 1)[0]) // 1000)
 
-    @property
-    def usual_s(self) -> int:
-        """How long its windows are on the whole, to compare it with other limits."""
-        found = self.instants(0, CRON_A_DAY_MAX + 1)
-        return (found[-1] - found[0]) // (len(found) - 1) // 1000
-
     def _window_at(self, now_ms: int) -> tuple[int, int]:
         """The last reset that is not after now, and the next."""
         raise NotImplementedError
