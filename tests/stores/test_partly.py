@@ -95,11 +95,16 @@ def test_of_several_items(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_some(port: Any, flows: Any, results: dict[int, Any]) -> None:
         for at, flow in enumerate(flows):
             flow.close()
-            results[at] = hot if at == place else None
+            results[at] = hot if at == place else True
 
     monkeypatch.setattr(dynamo, "run_flows", only_some)
-    with pytest.raises(PartlyApplied):
-        run(store_on().adjust(credits_for("a", "b"), 0))
+    for metered in (True, False):
+        store = store_on(usage="local")
+        with pytest.raises(PartlyApplied):
+            run(store.adjust(credits_for("a", "b"), 0, metered=metered))
+        assert store._usage is not None
+        told = {BucketKey.from_text(text).entity_id for text, _ in store._usage.held}
+        assert told == ({"ab"[1 - place]} if metered else set()), "what was moved is counted"
 
 
 def test_of_none_of_several_items(monkeypatch: pytest.MonkeyPatch) -> None:

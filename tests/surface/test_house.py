@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2292,
     "layers": 1389,
     "service": 13013,
-    "stores": 14476,
+    "stores": 14541,
     "testing": 2227,
     "transport": 1858,
 }

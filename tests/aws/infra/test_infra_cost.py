@@ -22,7 +22,7 @@ from headgate.aws.infra.cost import (
     expected_distinct,
     expected_misses,
 )
-from headgate.stores.dynamodb.store import HOURS_MAX
+from headgate.stores.dynamodb.ledger import HOURS_MAX
 from tests.cli.kit import invoke, told
 
 PAGE = Path(__file__).parents[3] / "docs/reference/cost.md"

@@ -17,7 +17,7 @@ from headgate.aws.infra.cost import MONTH_S
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import HOUR_MS
 from headgate.repository import Repository
-from headgate.stores.dynamodb import over_port, store
+from headgate.stores.dynamodb import ledger, over_port
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.testing import FakeClock
 from proof.model.engine import Engine, ModelPort, Outcome, written_places
@@ -150,7 +150,7 @@ def test_the_calculator_says_what_an_hour_is_billed(
 ) -> None:
     """Three processes, also with a parent each, with few parents, and where there are more buckets
     than a process counts at a time."""
-    monkeypatch.setattr(store, "HOURS_MAX", held_max)
+    monkeypatch.setattr(ledger, "HOURS_MAX", held_max)
     monkeypatch.setattr(importlib.import_module("headgate.aws.infra.cost"), "HELD_MAX", held_max)
     writes, reads = billed(hour)
     lines = cost(hour.load).lines

@@ -8,9 +8,9 @@ from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
 from headgate.stores.dynamodb.catalog.items import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
-from headgate.stores.dynamodb.ledger import DynamoLedger
+from headgate.stores.dynamodb.ledger import DynamoLedger, UsageBuffer
 from headgate.stores.dynamodb.protocol.item import BUCKETS_MAX, StateCache
-from headgate.stores.dynamodb.store import DynamoStore, UsageBuffer
+from headgate.stores.dynamodb.store import DynamoStore
 from headgate.stores.dynamodb.table.table import Table
 from headgate.transport.gates import gate_factory_for
 

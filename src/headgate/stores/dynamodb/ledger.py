@@ -1,19 +1,28 @@
-"""Usage and audit history in the table; both expire by themselves, or are trimmed."""
+"""Usage and audit history in the table; both expire by themselves, or are trimmed. And what this
+process has consumed that history does not hold yet."""
 
 from __future__ import annotations
 
+import itertools
+import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from headgate.core.errors import ValidationError
+from headgate.core.decision import Demand
+from headgate.core.errors import PartlyApplied, StoreTrouble, Unreachable, ValidationError
 from headgate.core.history import (
     WINDOW_TYPES,
     AuditEvent,
     UsageQuery,
     WindowUsage,
+    add_counters,
     event_border,
+    nonzero,
+    windows_of_hour,
 )
 from headgate.core.levels import Page
 from headgate.core.limits import SEPARATOR
+from headgate.core.record import HOUR_MS, BucketKey
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     Item,
@@ -29,9 +38,11 @@ from headgate.stores.dynamodb.catalog.items import (
     usage_key,
 )
 from headgate.stores.dynamodb.catalog.registry import list_namespaces
-from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
+
+_log = logging.getLogger("headgate.dynamodb")
 
 # --------------------------------------------------------------------------------------------------
 # Usage rows: adding to them, and finding pages of them.
@@ -40,6 +51,7 @@ from headgate.stores.dynamodb.table.table import Table
 # whole namespace are found page by page in an index, which answers a moment late: it sorts each
 # window type newest first, so a page is at most three short queries and a batch of its rows.
 
+ADDS_MAX = 5  # of the rows that are left, once others of the same usage were added
 END = "~"  # sorts after everything a key can hold
 UNORDERED_EVENTS_MAX = 50_000  # of older headgates, that a page of the audit log looks at
 
@@ -147,18 +159,48 @@ class DynamoLedger:
         self, namespace: str, entity_id: str, resource: str, usages: Iterable[WindowUsage]
     ) -> None:
         """Each window's row holds so much more, all at once; what got no answer is not added twice.
+        Trouble that may not have been applied has added to none of them.
 
         A window type that the table does not keep has no rows.
         """
         table = self._table
-        kept_ms, now_ms = (await table.periods()).usage_ms, table.port.now_ms()
+        try:
+            kept_ms = (await table.periods()).usage_ms
+        except Unreachable as lost:
+            raise NotApplied(f"{lost}; it was a read, so nothing was changed") from lost
+        now_ms = table.port.now_ms()
         requests = [
             addition(table.name, namespace, entity_id, resource, usage, now_ms, kept_ms[kind])
             for usage in usages
             if (kind := usage.window_type) in kept_ms
         ]
         if requests:
-            await table.together(*requests)
+            await self._add_rows(requests)
+
+    async def _add_rows(self, requests: Sequence[DynamoRequest]) -> None:
+        """Once one of them was added, the others must be: those that certainly were not are tried
+        again, or the windows of a bucket would tell different things."""
+        table, has_added = self._table, False
+        unknown: StoreTrouble | None = None
+        for attempt in range(ADDS_MAX):
+            outcomes = await table.port.call_all(requests)
+            troubles = [one for one in outcomes if isinstance(one, StoreTrouble)]
+            has_added = has_added or len(troubles) < len(outcomes)
+            unknown = next((one for one in troubles if one.maybe_applied), unknown)
+            unsent = [one for one in troubles if not one.maybe_applied]
+            if not unsent:
+                break
+            if not has_added and unknown is None:
+                raise unsent[0]
+            requests = [
+                request
+                for request, outcome in zip(requests, outcomes, strict=True)
+                if isinstance(outcome, StoreTrouble) and not outcome.maybe_applied
+            ]
+            unknown = PartlyApplied(unsent[0]) if attempt == ADDS_MAX - 1 else unknown
+            await table.pause(attempt)
+        if unknown is not None:
+            raise unknown
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         periods = await self._table.periods()
@@ -278,3 +320,115 @@ def _event_ms(item: Item) -> int:
     """When an event happened, from its key; one that does not say is never old."""
     digits = key_of(item)[1].removeprefix(schema.AUDIT).partition("-")[0]
     return int(digits) if digits.isascii() and digits.isdigit() else 10**15
+
+
+# --------------------------------------------------------------------------------------------------
+# What this process has consumed and usage history does not hold yet.
+#
+# History is kept by whoever reads the table's stream. Where nobody does, each process adds what it
+# took itself: before usage is read, when it closes, and when it holds much. A process that dies
+# takes with it what it had not added; the buckets themselves lose nothing.
+
+HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
+
+Add = Callable[[str, str, str, Iterable[WindowUsage]], Awaitable[None]]
+
+
+# What one bucket consumed in an hour, the part of it that came by cascade, and the admitted demands
+# of both.
+HeldUsage = tuple[dict[str, int], dict[str, int], list[int]]
+
+
+class UsageBuffer:
+    """`add` tells history of some windows of a bucket."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._lock = threading.Lock()
+        self.held: dict[tuple[str, int], HeldUsage] = {}
+
+    def count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
+        """Adds what these demands consumed."""
+        for demand in demands:
+            place = demand.key.text, now_ms // HOUR_MS
+            amounts = demand.counted or demand.amounts
+            with self._lock:
+                counters, cascaded, count = self.held.setdefault(place, ({}, {}, [0, 0]))
+                count[0] += events
+                for spec, amount in zip(demand.terms.specs, amounts, strict=True):
+                    if amount is not None:
+                        counters[spec.name] = counters.get(spec.name, 0) + amount
+                if demand.cascaded is not None:
+                    count[1] += events if demand.is_cascaded else 0
+                    add_counters(cascaded, dict(demand.cascades()))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.held) >= HOURS_MAX
+
+    async def shed(self, count: int) -> None:
+        """Makes room for so many more where much is held: the oldest goes to history.
+
+        Before a decision, not after it: what was taken must be reported whatever comes of this.
+        """
+        if not self.is_full:
+            return
+        oldest = list(itertools.islice(self.held, count))
+        try:
+            for text, hour in oldest:
+                await self._send(BucketKey.from_text(text), hour)
+        except StoreTrouble:  # history may lose what nobody could tell it; there is no room for it
+            with self._lock:
+                for place in oldest:
+                    self.held.pop(place, None)
+
+    async def flush(
+        self,
+        namespace: str | None = None,
+        entity_id: str | None = None,
+        resource: str | None = None,
+        now_ms: int | None = None,  # a ledger's `live` may be told
+    ) -> None:
+        """All that is held of what is asked for is in history, each bit added once. What certainly
+        was not added stays held, and whoever asked is told of the trouble."""
+        for text, hour in list(self.held):
+            key = BucketKey.from_text(text)
+            if (
+                namespace in (None, key.namespace)
+                and entity_id in (None, key.entity_id)
+                and resource in (None, key.resource)
+            ):
+                await self._send(key, hour)
+
+    async def leave(self) -> None:
+        """The last flush. A history that cannot be told is no trouble of whoever closes."""
+        try:
+            await self.flush()
+        except StoreTrouble as trouble:
+            lost = len(self.held) + trouble.maybe_applied
+            _log.warning("usage of %d bucket hours is lost: %s", lost, trouble)
+
+    async def _send(self, key: BucketKey, hour: int) -> None:
+        with self._lock:
+            held = self.held.pop((key.text, hour), None)
+        if held is None:
+            return
+        counters, cascaded, (events, cascaded_events) = held
+        used, through = nonzero(counters), nonzero(cascaded)
+        if used or through or events:
+            usages = windows_of_hour(hour, used, events, through, cascaded_events)
+            try:
+                await self._add(key.namespace, key.entity_id, key.resource, usages)
+            except StoreTrouble as trouble:
+                if not trouble.maybe_applied:
+                    self._hold_again((key.text, hour), held)
+                raise
+
+    def _hold_again(self, place: tuple[str, int], held: HeldUsage) -> None:
+        """Beside what was counted meanwhile."""
+        counters, cascaded, events = held
+        with self._lock:
+            more, more_cascaded, more_events = self.held.setdefault(place, ({}, {}, [0, 0]))
+            add_counters(more, counters)
+            add_counters(more_cascaded, cascaded)
+            more_events[:] = [sum(pair) for pair in zip(more_events, events, strict=True)]

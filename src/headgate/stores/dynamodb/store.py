@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict, credit_of
 from headgate.core.errors import Contended, HeadgateError, StoreTrouble, Throttled, Unreachable
-from headgate.core.history import WindowUsage, add_counters, nonzero, windows_of_hour
 from headgate.core.levels import Page
-from headgate.core.record import HOUR_MS, TERMS, BucketKey, Record, Terms, new_record
+from headgate.core.record import TERMS, BucketKey, Record, Terms, new_record
 from headgate.core.store import (
     BucketShard,
     Outcome,
@@ -24,6 +20,7 @@ from headgate.core.store import (
 )
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
+from headgate.stores.dynamodb.ledger import UsageBuffer
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
@@ -38,95 +35,6 @@ from headgate.stores.dynamodb.sharding.pool import (
 )
 from headgate.stores.dynamodb.sharding.router import Taker
 from headgate.stores.dynamodb.table.table import Table
-
-# --------------------------------------------------------------------------------------------------
-# What this process has consumed and usage history does not hold yet.
-#
-# History is kept by whoever reads the table's stream. Where nobody does, each process adds what it
-# took itself: before usage is read, when it closes, and when it holds much. A process that dies
-# takes with it what it had not added; the buckets themselves lose nothing.
-
-_log = logging.getLogger("headgate.dynamodb")
-
-HOURS_MAX = 2000  # of buckets held; beyond it the oldest go to history, as many as come
-
-Add = Callable[[str, str, str, Iterable[WindowUsage]], Awaitable[None]]
-
-
-# What one bucket consumed in an hour, the part of it that came by cascade, and the admitted demands
-# of both.
-HeldUsage = tuple[dict[str, int], dict[str, int], list[int]]
-
-
-class UsageBuffer:
-    """`add` tells history of some windows of a bucket."""
-
-    def __init__(self, add: Add) -> None:
-        self._add = add
-        self._lock = threading.Lock()
-        self.held: dict[tuple[str, int], HeldUsage] = {}
-
-    def count(self, demands: Sequence[Demand], now_ms: int, events: int) -> None:
-        """Adds what these demands consumed."""
-        for demand in demands:
-            place = demand.key.text, now_ms // HOUR_MS
-            amounts = demand.counted or demand.amounts
-            with self._lock:
-                counters, cascaded, count = self.held.setdefault(place, ({}, {}, [0, 0]))
-                count[0] += events
-                for spec, amount in zip(demand.terms.specs, amounts, strict=True):
-                    if amount is not None:
-                        counters[spec.name] = counters.get(spec.name, 0) + amount
-                if demand.cascaded is not None:
-                    count[1] += events if demand.is_cascaded else 0
-                    add_counters(cascaded, dict(demand.cascades()))
-
-    async def shed(self, count: int) -> None:
-        """Makes room for so many more where much is held: the oldest goes to history.
-
-        Before a decision, not after it: what was taken must be reported whatever comes of this.
-        """
-        if len(self.held) < HOURS_MAX:
-            return
-        with contextlib.suppress(StoreTrouble):  # history may lose what nobody could tell it
-            for text, hour in list(itertools.islice(self.held, count)):
-                await self._send(BucketKey.from_text(text), hour)
-
-    async def flush(
-        self,
-        namespace: str | None = None,
-        entity_id: str | None = None,
-        resource: str | None = None,
-        now_ms: int | None = None,  # a ledger's `live` may be told
-    ) -> None:
-        """All that is held of what is asked for is in history, each bit sent once."""
-        for text, hour in list(self.held):
-            key = BucketKey.from_text(text)
-            if (
-                namespace in (None, key.namespace)
-                and entity_id in (None, key.entity_id)
-                and resource in (None, key.resource)
-            ):
-                await self._send(key, hour)
-
-    async def leave(self) -> None:
-        """The last flush. A history that cannot be told is no trouble of whoever closes."""
-        try:
-            await self.flush()
-        except StoreTrouble as trouble:
-            _log.warning("usage of %d bucket hours is lost: %s", len(self.held) + 1, trouble)
-
-    async def _send(self, key: BucketKey, hour: int) -> None:
-        with self._lock:
-            held = self.held.pop((key.text, hour), None)
-        if held is None:
-            return
-        counters, cascaded, (events, cascaded_events) = held
-        used, through = nonzero(counters), nonzero(cascaded)
-        if used or through or events:
-            usages = windows_of_hour(hour, used, events, through, cascaded_events)
-            await self._add(key.namespace, key.entity_id, key.resource, usages)
-
 
 # --------------------------------------------------------------------------------------------------
 # Which of several decisions may be under way at the same time. Pure.
@@ -171,7 +79,7 @@ class DynamoStore:
         self._adjuster = Adjuster(table.name, cache)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and len(self._usage.held) >= HOURS_MAX:
+        if self._usage is not None and self._usage.is_full:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
@@ -414,6 +322,9 @@ class DynamoStore:
         await run_flows(self._port, flows, results)
         troubles = [one for one in results.values() if isinstance(one, StoreTrouble)]
         if troubles:
+            moved = [demand for place, demand in enumerate(demands) if results[place] is True]
+            if self._usage is not None and metered:
+                self._usage.count(moved, now_ms, 0)
             unknown = [one for one in troubles if one.maybe_applied]
             raise_adjust_trouble((unknown or troubles)[0], moved=len(troubles) < len(flows))
         return [demand for place, demand in enumerate(demands) if results[place]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,18 @@ import pytest
 
 from headgate import Limit
 from headgate.core.decision import Verdict
-from headgate.core.errors import Contended, StoreTrouble, Throttled, UndoLost, Unreachable
+from headgate.core.errors import (
+    Contended,
+    PartlyApplied,
+    StoreTrouble,
+    Throttled,
+    UndoLost,
+    Unreachable,
+)
 from headgate.core.record import CELLS, COUNTED, TOKENS, BucketKey
 from headgate.core.runtime import run
 from headgate.core.store import raise_trouble
-from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb import store as store_module
+from headgate.stores.dynamodb import ledger, over_port
 from headgate.stores.dynamodb.client.calls import DynamoRequest, NotApplied, TransactionCancelled
 from headgate.stores.dynamodb.protocol.flow import (
     SENDS_MAX,
@@ -26,6 +33,7 @@ from headgate.stores.dynamodb.protocol.flow import (
 )
 from headgate.stores.dynamodb.store import UNDOS_AWAY_MAX, UNDOS_MAX, DynamoStore
 from headgate.stores.dynamodb.table.create import creation
+from headgate.stores.dynamodb.table.table import Table
 from proof.interleavings.clients import AtOnce
 from proof.model.engine import Engine, ModelPort
 from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket
@@ -87,17 +95,116 @@ class Deaf(ModelPort):
         return await super().call_all(requests)
 
 
-@pytest.mark.parametrize("kind", [ModelPort, Deaf])
+class HeldBack(ModelPort):
+    """Answers as it is told to what adds to usage rows, or to the read before that, as long as it
+    is told something; `added` are the windows that were added to."""
+
+    told: Sequence[StoreTrouble | None] = ()
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.added: list[str] = []
+
+    async def call_all(
+        self, requests: Sequence[DynamoRequest]
+    ) -> list[dict[str, Any] | StoreTrouble]:
+        keys = [request.params["Key"]["SK"]["S"] for request in requests]
+        if not keys[0].startswith("#USAGE#"):
+            return await super().call_all(requests)
+        told, self.told = self.told[: len(keys)], self.told[len(keys) :]
+        found: list[dict[str, Any] | StoreTrouble] = []
+        for key, request, trouble in itertools.zip_longest(keys, requests, told):
+            if trouble is None:
+                self.added.append(key.split("#")[3])
+                found += await super().call_all([request])
+            else:
+                found.append(trouble)
+        return found
+
+
+def counting(*told: StoreTrouble | None) -> tuple[DynamoStore, HeldBack]:
+    """A store that has counted two tokens of somebody, and what history will be told."""
+    port = HeldBack(Engine(), lambda: START_MS)
+    store = store_over(port)
+    store._table._pace = AtOnce()
+    bucket = Bucket(store, [Limit.per_minute("x", 10)], "somebody")
+    assert run(store.consume([bucket.demand(x=2)], START_MS)).allowed
+    port.told = told
+    return store, port
+
+
+HELD_BACK, LOST = Throttled("too fast"), Unreachable("no answer")
+WINDOWS = ["daily", "hourly", "monthly"]
+
+
+def test_usage_that_certainly_was_not_added_stays_held() -> None:
+    """Also beside what was taken since: each token is added once."""
+    store, port = counting(*[HELD_BACK] * 6)
+    assert store._usage is not None
+    for _ in range(2):
+        with pytest.raises(Throttled):
+            run(store._usage.flush())
+        bucket = Bucket(store, [Limit.per_minute("x", 10)], "somebody")
+        assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
+    [(counters, cascaded, events)] = store._usage.held.values()
+    assert (counters, cascaded, events) == ({"x": 4000}, {}, [3, 0])
+    run(store._usage.flush())
+    assert (sorted(port.added), store._usage.held) == (WINDOWS, {})
+
+
+def test_usage_is_held_where_the_read_before_it_got_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, port = counting()
+    assert store._usage is not None
+
+    async def away(_: Any) -> Any:
+        raise LOST
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "periods", away)
+        with pytest.raises(NotApplied, match="it was a read"):
+            run(store._usage.flush())
+    run(store._usage.flush())
+    assert sorted(port.added) == WINDOWS
+
+
+def test_the_windows_of_a_bucket_tell_the_same() -> None:
+    """Once one was added the others are tried again; what may have been added never is."""
+    store, port = counting(HELD_BACK, None, HELD_BACK, HELD_BACK)
+    assert store._usage is not None
+    run(store._usage.flush())
+    assert sorted(port.added) == WINDOWS
+    store, port = counting(LOST, None, HELD_BACK)
+    assert store._usage is not None
+    with pytest.raises(Unreachable, match="no answer"):
+        run(store._usage.flush())
+    assert len(port.added) == 2
+    assert not store._usage.held
+    store, port = counting(None, *[HELD_BACK] * 99)
+    assert store._usage is not None
+    with pytest.raises(PartlyApplied):
+        run(store._usage.flush())
+    assert (len(port.added), store._usage.held) == (1, {})
+
+
+@pytest.mark.parametrize("kind", [ModelPort, Deaf, HeldBack])
 def test_usage_that_is_much_goes_to_history_bit_by_bit_and_before_a_take(
     monkeypatch: pytest.MonkeyPatch, kind: type[ModelPort]
 ) -> None:
-    """No acquire waits for all of it, and none fails because history is away."""
-    monkeypatch.setattr(store_module, "HOURS_MAX", 5)
-    store = store_over(kind(Engine(), lambda: START_MS))
+    """No acquire waits for all of it, and none fails because history is away. A parent counts with
+    each of them, and so does not make it grow."""
+    monkeypatch.setattr(ledger, "HOURS_MAX", 5)
+    port = kind(Engine(), lambda: START_MS)
+    store = store_over(port)
+    if isinstance(port, HeldBack):
+        port.told = [HELD_BACK] * 999
     for number in range(40):
-        bucket = Bucket(store, [Limit.per_minute("x", 10)], f"entity{number}")
-        assert run(store.consume([bucket.demand(x=1)], START_MS)).allowed
-        assert len(store._usage.held) <= 5
+        pair = [
+            Bucket(store, [Limit.per_minute("x", 10)], f"{name}{number}") for name in ("e", "team")
+        ]
+        assert run(store.consume([bucket.demand(x=1) for bucket in pair], START_MS)).allowed
+        assert len(store._usage.held) <= 6
 
 
 def test_closing_while_history_is_away_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
