@@ -35,7 +35,7 @@ def test_contract(case: Case, dynamo_endpoint: str) -> None:
     run_case(case, opened(dynamo_endpoint), blocking=True)
 
 
-@pytest.mark.parametrize("case", cases("store"), ids=str)
+@pytest.mark.parametrize("case", cases("store", "quotas"), ids=str)
 def test_contract_of_buckets_in_an_event_loop(case: Case, dynamo_endpoint: str) -> None:
     run_case(case, opened(dynamo_endpoint, blocking=False), blocking=False)
 
@@ -57,7 +57,7 @@ def test_cases_over_several_buckets_where_they_go_in_one_transaction(
     run_case(case, opened(dynamo_endpoint, options="&strict=on"), blocking=True)
 
 
-@pytest.mark.parametrize("case", cases("store"), ids=str)
+@pytest.mark.parametrize("case", cases("store", "quotas"), ids=str)
 def test_contract_of_buckets_where_several_go_in_one_transaction_on_the_model(case: Case) -> None:
     run_case(case, over_port(model_port(), TABLE, blocking=True, strict=True), blocking=True)
 

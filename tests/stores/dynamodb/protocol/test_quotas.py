@@ -105,7 +105,7 @@ def test_several_buckets_in_one_step_know_that_a_session_has_begun() -> None:
     first, second = Bucket(store, [SESSION]), Bucket(store, [SESSION])
     demands = [first.demand(x=60), second.demand(x=10)]
     for number in range(3):
-        now_ms = START_MS + number * 2 * HOUR_MS
+        now_ms = START_MS + number * (2 * HOUR_MS + 1_000_000)
         verdict = run(store.consume(demands, now_ms))
         assert verdict.allowed
         assert [status.available for status in verdict.statuses] == [40, 90]
@@ -288,13 +288,24 @@ def test_a_reset_fills_every_shard_with_its_share() -> None:
     bucket.now_ms += DAY_MS
     assert bucket.level() == 101_000
     assert sorted(bucket.levels()) == [12_625, 12_625, 25_250, 25_250, 25_250]
-    verdict = bucket.take(x=90)
-    assert verdict.allowed
-    assert verdict.statuses[0].available == 11
-    assert bucket.take(x=11).allowed
+    assert bucket.take(x=101).allowed
     assert not bucket.take(x=1).allowed
     bucket.now_ms += 3 * DAY_MS
     assert sum(bucket.take(x=1).allowed for _ in range(120)) == 101
+
+
+def test_a_gathering_after_a_reset_tells_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shard had left of the window before is gone."""
+    monkeypatch.setattr(router, "LOOK_MS", 10**15)  # nothing is put together
+    bucket = divided(store_on(), DAILY, shards=4)
+    assert bucket.take(x=40).allowed
+    bucket.now_ms += DAY_MS
+    verdict = bucket.take(x=90)
+    assert verdict.allowed
+    assert verdict.statuses[0].available == 10
+    spent(bucket.store)
+    assert bucket.take(x=2).allowed
+    assert spent(bucket.store) == 1  # planned on what was left
 
 
 @pytest.mark.parametrize("limit", [MONTHLY, CRON], ids=["month", "cron"])
@@ -322,24 +333,24 @@ def test_dividing_and_putting_together_keeps_level_and_reset(limit: Limit) -> No
 
 def test_shards_with_a_moment_far_ahead_move_no_other_limit() -> None:
     """A quota's window may begin later here than where it was met. A limit that refills must not
-    be counted up to then when the shard is divided."""
+    be counted up to then when the shard is divided, and cut at its brim."""
     engine = engine_with_table()
     bucket = Bucket(store_on(engine), [], "zoned")
     bucket.terms = Terms((ZONED, Limit.custom("y", 100, 1, 60).spec), 1)
     bucket.now_ms = START_MS + 21 * HOUR_MS
     with database(3):  # its window has just begun
-        assert bucket.take(x=10, y=100).allowed
+        assert bucket.take(x=10, y=10).allowed
     late = bucket.seen_by(store_on(engine))  # where it begins in an hour
     with database(2):
         assert late.split()
-        assert late.level("y") == 0
+        assert late.level("y") == 90_000
         assert late.level("x") == 90_000
         assert late.merge_one()
-        assert late.level("y") == 0
+        assert late.level("y") == 90_000
         assert late.level("x") == 90_000
     with database(3):
         bucket.store._cache.drop(bucket.key)
-        assert (bucket.level("x"), bucket.level("y")) == (90_000, 0)
+        assert (bucket.level("x"), bucket.level("y")) == (90_000, 90_000)
 
 
 def test_a_session_is_not_divided() -> None:
