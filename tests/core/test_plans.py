@@ -21,8 +21,8 @@ from headgate.core.levels import (
     resolve,
 )
 from headgate.core.limits import Limit
-from headgate.core.plan import Cache, CacheStats, Plan
-from headgate.core.plan_cache import SHARED_PLANS_MAX, SharedPlans, make_plan
+from headgate.core.plan import Cache, CacheStats, RequestPlan
+from headgate.core.plan_cache import SHARED_REQUEST_PLANS_MAX, SharedRequestPlans, make_request_plan
 from headgate.core.record import Terms
 from tests.core.kit import LAW
 
@@ -102,7 +102,7 @@ def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None
     seen: dict[Terms, Terms] = {}
     sources = []
     for lookup in (own, shared):
-        terms = make_plan("ns", "gpt-4", lookup, (), None, seen).slots[0].terms
+        terms = make_request_plan("ns", "gpt-4", lookup, (), None, seen).slots[0].terms
         seen.setdefault(terms, terms)
         sources.append(terms.sources)
     assert sources == [("entity",), ("resource",)]
@@ -116,14 +116,14 @@ COMMON = Lookup(7, (EntityConfig("ann", None, None, None, RESOURCE, SYSTEM),))
 DEFAULTS = object()
 
 
-def _kept() -> SharedPlans:
-    shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, (), None, {})
+def _kept() -> SharedRequestPlans:
+    shared = SharedRequestPlans()
+    plan = make_request_plan("ns", "r", COMMON, (), None, {})
     shared.keep("ns", "r", COMMON, DEFAULTS, plan)
     return shared
 
 
-def _told(plan: Plan) -> object:
+def _told(plan: RequestPlan) -> object:
     slots = [(one.key, one.terms, one.names, one.bounds, one.each_max) for one in plan.slots]
     return slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass
 
@@ -138,7 +138,7 @@ def test_it_is_the_plan_that_would_be_made() -> None:
         entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
         lookup = _of(entity=entity)
         copied = shared.copy("ns", "r", lookup, DEFAULTS)
-        assert _told(copied) == _told(make_plan("ns", "r", lookup, (), None, {}))
+        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, (), None, {}))
 
 
 def test_what_differs_is_made_anew() -> None:
@@ -162,18 +162,18 @@ def test_what_differs_is_made_anew() -> None:
 
 
 def test_an_entity_with_limits_of_its_own_is_not_shared() -> None:
-    shared = SharedPlans()
+    shared = SharedRequestPlans()
     lookup = _of(own=SYSTEM)
-    shared.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, (), None, {}))
+    shared.keep("ns", "r", lookup, DEFAULTS, make_request_plan("ns", "r", lookup, (), None, {}))
     assert shared.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
 def test_shared_plans_are_bounded() -> None:
-    shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, (), None, {})
-    for number in range(SHARED_PLANS_MAX + 10):
+    shared = SharedRequestPlans()
+    plan = make_request_plan("ns", "r", COMMON, (), None, {})
+    for number in range(SHARED_REQUEST_PLANS_MAX + 10):
         shared.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
-        assert len(shared._kept) <= SHARED_PLANS_MAX
+        assert len(shared._kept) <= SHARED_REQUEST_PLANS_MAX
 
 
 # A cache is bounded, forgets in time, and knows what is not there.

@@ -30,7 +30,7 @@ from headgate.core.lease import (
 )
 from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
-from headgate.core.plan import DEMANDS_MAX, Amounts, Plan, join_parts
+from headgate.core.plan import DEMANDS_MAX, Amounts, RequestPlan, join_parts
 from headgate.core.plan_cache import Configs, Defaults, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
@@ -334,7 +334,9 @@ class Engine:
         lookup = cached_lookup.lookup
         return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
 
-    async def plan(self, entity_id: str, resource: str, chosen: ChosenLimits, now_ms: int) -> Plan:
+    async def plan(
+        self, entity_id: str, resource: str, chosen: ChosenLimits, now_ms: int
+    ) -> RequestPlan:
         """What the entity's requests on the resource touch; from the cache where it is fresh."""
         defaults, limits = self._split_chosen(chosen)
         try:

@@ -1,7 +1,8 @@
 """From a request to demands: which buckets it touches and how much of each limit it takes.
 
-All that a warm acquire reads of the configuration is here: a plan, and the cache that has it at
-hand. `plan_cache` says how plans get there.
+All that a warm acquire reads of the configuration is here: a request plan, and the cache
+that has it at hand. `plan_cache` says how they get there. In these two modules "plan" is short
+for it.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Plan:
+class RequestPlan:
     """What an acquire of one entity on one resource touches, ready for any amounts.
 
     The first slot is the entity's own bucket; it must know every limit that is asked for. The

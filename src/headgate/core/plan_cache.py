@@ -37,14 +37,14 @@ from headgate.core.limits import (
     parse_namespace,
     parse_resource,
 )
-from headgate.core.plan import Cache, Plan, Slot
+from headgate.core.plan import Cache, RequestPlan, Slot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
 from headgate.transport.gates import GateFactory, SingleRead
 
 VARIANTS_MAX = 16
-SHARED_PLANS_MAX = 1024
+SHARED_REQUEST_PLANS_MAX = 1024
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
 ERA_MS = 24 * 3600 * 1000  # then all is read anew, although its version still stands
@@ -79,7 +79,7 @@ class CachedLookup:
 
     lookup: Lookup
     at_ms: int = 0
-    plans: dict[Variant, Plan] = field(default_factory=dict)
+    plans: dict[Variant, RequestPlan] = field(default_factory=dict)
 
 
 class ConfirmedVersion(NamedTuple):
@@ -138,7 +138,7 @@ class Configs:
         self._single_read = SingleRead(pace)
         self._invalidations = 0
         self._terms: dict[Terms, Terms] = {}
-        self._shared_plans = SharedPlans()
+        self._shared_plans = SharedRequestPlans()
         self._namespace_id: str | None = None
 
     async def namespace_id(self) -> str:
@@ -154,7 +154,7 @@ class Configs:
 
     def cached_plan(
         self, entity_id: str, resource: str, variant: Variant, now_ms: int
-    ) -> Plan | None:
+    ) -> RequestPlan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
         cached_lookup = self._cached((entity_id, resource), now_ms)
         return None if cached_lookup is None else cached_lookup.plans.get(variant)
@@ -166,7 +166,7 @@ class Configs:
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
         now_ms: int,
-    ) -> Plan:
+    ) -> RequestPlan:
         """The plan, looked up where it must be; an outage is served from what was known."""
         cached_lookup = await self.cached_lookup(entity_id, resource, now_ms)
         return self._plan(await self.namespace_id(), resource, cached_lookup, defaults, override)
@@ -178,7 +178,7 @@ class Configs:
         cached_lookup: CachedLookup,
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
-    ) -> Plan:
+    ) -> RequestPlan:
         variant = defaults if override is None else variant_of(override)
         plan = cached_lookup.plans.get(variant)
         if plan is not None:
@@ -186,7 +186,7 @@ class Configs:
         if override is None:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
         if plan is None:
-            plan = make_plan(
+            plan = make_request_plan(
                 namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
                 whole=defaults.whole,
             )  # fmt: skip
@@ -204,7 +204,7 @@ class Configs:
         resource: str,
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
-    ) -> Plan | None:
+    ) -> RequestPlan | None:
         """The plan as far as it is known here, however old, else from the caller's own limits, for
         buckets of this process only; None without. Nothing is asked for."""
         cached_lookup = self.cache.stale((entity_id, resource))
@@ -214,7 +214,7 @@ class Configs:
             return None
         nothing = EntityConfig(entity_id, None, None, None, None, None)
         lookup = Lookup(0, (nothing,))
-        return make_plan("-", resource, lookup, defaults.limits, override, self._terms)
+        return make_request_plan("-", resource, lookup, defaults.limits, override, self._terms)
 
     async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
         """What is known and fresh or confirmed, else read; an outage is served from what was."""
@@ -374,7 +374,7 @@ class Configs:
         if namespace:
             self._namespace_id = None
 
-    def _intern(self, plan: Plan) -> None:
+    def _intern(self, plan: RequestPlan) -> None:
         """Equal terms become one object. Stores compare the terms of a bucket with those of a
         demand at each decision, and two names for one object are compared in no time."""
         if len(self._terms) >= TERMS_MAX:
@@ -392,7 +392,7 @@ def variant_of(override: Sequence[Limit]) -> Variant:
 # How plans are made.
 
 
-class SharedPlans:
+class SharedRequestPlans:
     """Plans to copy for entities that have nothing of their own: the last one of each resource.
 
     Most entities only have defaults, so their plans differ in the key of one bucket. Working out
@@ -406,9 +406,11 @@ class SharedPlans:
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, Lookup, object, Plan]] = {}
+        self._kept: dict[str, tuple[str, Lookup, object, RequestPlan]] = {}
 
-    def copy(self, namespace: str, resource: str, lookup: Lookup, variant: object) -> Plan | None:
+    def copy(
+        self, namespace: str, resource: str, lookup: Lookup, variant: object
+    ) -> RequestPlan | None:
         kept = self._kept.get(resource)
         if kept is None or not _is_common(lookup):
             return None
@@ -424,13 +426,13 @@ class SharedPlans:
         [slot] = plan.slots
         key = BucketKey(namespace, standing.entity_id, resource)
         slots = (Slot(key, slot.terms, slot),)
-        return Plan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
+        return RequestPlan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
 
     def keep(
-        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: Plan
+        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: RequestPlan
     ) -> None:
         if _is_common(lookup) and plan.slots:
-            if len(self._kept) >= SHARED_PLANS_MAX:
+            if len(self._kept) >= SHARED_REQUEST_PLANS_MAX:
                 self._kept.clear()
             self._kept[resource] = (namespace, lookup, variant, plan)
 
@@ -446,7 +448,7 @@ def _is_common(lookup: Lookup) -> bool:
     )
 
 
-def make_plan(
+def make_request_plan(
     namespace: str,
     resource: str,
     lookup: Lookup,
@@ -455,7 +457,7 @@ def make_plan(
     intern: Mapping[Terms, Terms],
     *,
     whole: bool = False,
-) -> Plan:
+) -> RequestPlan:
     """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
     serves its parents where they have none."""
     fallback = override or defaults
@@ -484,6 +486,6 @@ def make_plan(
         else:
             raise NoLimitsError(standing.entity_id, resource)
         slots.append(Slot(key, intern.get(terms, terms)))
-    return Plan(
+    return RequestPlan(
         tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
     )
