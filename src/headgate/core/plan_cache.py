@@ -28,7 +28,7 @@ from headgate.core.errors import (
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.levels import CommonLevels, EntityConfig, Lookup, Mode, resolve
+from headgate.core.levels import CommonLevels, EntityConfig, Lookup, Mode, Plan, resolve
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
@@ -37,18 +37,18 @@ from headgate.core.limits import (
     parse_namespace,
     parse_resource,
 )
-from headgate.core.plan import Cache, RequestPlan, Slot
+from headgate.core.plan import Cache, RequestPlan, SharedRequestPlans, Slot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
 from headgate.transport.gates import GateFactory, SingleRead
 
 VARIANTS_MAX = 16
-SHARED_REQUEST_PLANS_MAX = 1024
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
 ERA_MS = 24 * 3600 * 1000  # then all is read anew, although its version still stands
 RESOURCES_MAX = 1024  # whose levels are kept beside the version
+PLANS_MAX = 1024  # that are kept there, too
 TURNS_MAX = 8  # reads of others that a caller waits for before it makes its own
 WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
 AWAY_MS = 1000  # after a read that failed, what is known serves for this long without another
@@ -85,8 +85,8 @@ class CachedLookup:
 class ConfirmedVersion(NamedTuple):
     """The version of the configuration that a read told, when that began, and until when it counts.
 
-    `levels` are what all entities share at this version, by resource. Replaced as a whole, so that
-    no thread sees half of a change.
+    `levels` are what all entities share at this version, by resource, and `plans` what those of one
+    plan share. Replaced as a whole, so that no thread sees half of a change.
 
     Nothing that was looked up before `since_ms` counts. A store that lost its last changes (Redis
     in a failover, a table that was restored) counts the same versions a second time, for other
@@ -98,6 +98,27 @@ class ConfirmedVersion(NamedTuple):
     until_ms: int
     since_ms: int
     levels: dict[str, CommonLevels]
+    plans: dict[str, Plan]
+
+    def known(self, resource: str, now_ms: int) -> CommonLevels | None:
+        """What a lookup need not read at this version. Plans alone only while it would not begin
+        to count anew with that very lookup."""
+        levels = self.levels.get(resource)
+        if levels is None and self.plans and now_ms < self.since_ms + ERA_MS:
+            return CommonLevels(self.version, None, None, self.plans, is_whole=False)
+        return levels
+
+    def note(self, lookup: Lookup, resource: str) -> None:
+        """Keeps what entities share of a lookup at this version."""
+        if len(self.levels) >= RESOURCES_MAX:
+            self.levels.clear()
+        first = lookup.lineage[0]
+        self.levels[resource] = CommonLevels(self.version, first.resource, first.system, self.plans)
+        for standing in lookup.lineage:
+            if standing.plan is not None and standing.plan.name not in self.plans:
+                if len(self.plans) >= PLANS_MAX:
+                    self.plans.clear()
+                self.plans[standing.plan.name] = standing.plan
 
     def vouches_for(self, cached_lookup: CachedLookup | None) -> bool:
         return (
@@ -310,8 +331,8 @@ class Configs:
         A namespace that is gone under the id it had (a store that lost everything, or it was
         purged) may be there under another: its name is looked up once more.
         """
-        known = None if seen is None else seen.levels.get(key[1])
         remembered, invalidations, at_ms = self._namespace_id, self._invalidations, self.clock()
+        known = None if seen is None else seen.known(key[1], at_ms)
 
         async def read() -> Lookup:
             return await self.catalog.lookup(await self.namespace_id(), *key, known)
@@ -325,33 +346,32 @@ class Configs:
             return await self._read(key)
         cached_lookup = CachedLookup(lookup, at_ms)
         if invalidations == self._invalidations:  # else it may be older than what was changed here
-            if seen is not None and known is not None and lookup.version == known.version:
+            whole = known is not None and known.is_whole and lookup.version == known.version
+            if seen is not None and whole:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
             else:
-                self._confirm(lookup.version, at_ms, lookup.lineage[0], key[1])
+                seen = self._confirm(lookup.version, at_ms)
+            if seen is not None and seen.version == lookup.version:
+                seen.note(lookup, key[1])
             self.cache.put(key, cached_lookup, at_ms)
         return cached_lookup
 
     async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
         return await (read() if self.guard is None else self.guard(read))
 
-    def _confirm(
-        self, version: int, at_ms: int, told: EntityConfig | None = None, resource: str = ""
-    ) -> None:
+    def _confirm(self, version: int, at_ms: int) -> ConfirmedVersion | None:
         """Notes what a read that began then told, unless a later one was heard before."""
         if self.cache.ttl_ms <= 0:
-            return
+            return None
         seen = self._seen
         if seen is None or (at_ms, version) >= (seen.at_ms, seen.version):
-            since_ms, levels = at_ms, dict[str, CommonLevels]()
+            since_ms, levels, plans = at_ms, dict[str, CommonLevels](), dict[str, Plan]()
             if seen is not None and seen.version == version and at_ms < seen.since_ms + ERA_MS:
-                since_ms, levels = seen.since_ms, seen.levels
-            seen = ConfirmedVersion(version, at_ms, at_ms + self.cache.ttl_ms, since_ms, levels)
+                since_ms, levels, plans = seen.since_ms, seen.levels, seen.plans
+            until_ms = at_ms + self.cache.ttl_ms
+            seen = ConfirmedVersion(version, at_ms, until_ms, since_ms, levels, plans)
             self._seen = seen
-        if told is not None and seen.version == version:
-            if len(seen.levels) >= RESOURCES_MAX:
-                seen.levels.clear()
-            seen.levels[resource] = CommonLevels(version, told.resource, told.system)
+        return seen
 
     def forget(self, demands: Sequence[Demand]) -> None:
         """A bucket is kept under a newer configuration than these demands were made with: they are
@@ -390,62 +410,6 @@ def variant_of(override: Sequence[Limit]) -> Variant:
 
 # --------------------------------------------------------------------------------------------------
 # How plans are made.
-
-
-class SharedRequestPlans:
-    """Plans to copy for entities that have nothing of their own: the last one of each resource.
-
-    Most entities only have defaults, so their plans differ in the key of one bucket. Working out
-    which level gives each limit takes much longer than copying the outcome, and copies share one
-    Terms object, by whose identity stores recognise a bucket's limits. A copy is made only where
-    the new lookup holds the very objects that the plan was made from (compared by identity: the
-    catalog hands out the same ones until somebody changes them), the same configuration version
-    and the same defaults; in every other case a plan is made from the start.
-    """
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, Lookup, object, RequestPlan]] = {}
-
-    def copy(
-        self, namespace: str, resource: str, lookup: Lookup, variant: object
-    ) -> RequestPlan | None:
-        kept = self._kept.get(resource)
-        if kept is None or not _is_common(lookup):
-            return None
-        of, like, by, plan = kept
-        [standing], [model] = lookup.lineage, like.lineage
-        if (
-            standing.resource is not model.resource
-            or standing.system is not model.system
-            or (of, like.version) != (namespace, lookup.version)
-            or by is not variant
-        ):
-            return None
-        [slot] = plan.slots
-        key = BucketKey(namespace, standing.entity_id, resource)
-        slots = (Slot(key, slot.terms, slot),)
-        return RequestPlan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
-
-    def keep(
-        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: RequestPlan
-    ) -> None:
-        if _is_common(lookup) and plan.slots:
-            if len(self._kept) >= SHARED_REQUEST_PLANS_MAX:
-                self._kept.clear()
-            self._kept[resource] = (namespace, lookup, variant, plan)
-
-
-def _is_common(lookup: Lookup) -> bool:
-    """Whether its plan would be the same for any other entity."""
-    standing = lookup.lineage[0]
-    return (
-        len(lookup.lineage) == 1
-        and standing.own is None
-        and standing.own_default is None
-        and (standing.entity is None or standing.entity.mode is Mode.NORMAL)
-    )
 
 
 def make_request_plan(

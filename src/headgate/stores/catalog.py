@@ -1,4 +1,4 @@
-"""Entities, stored limits and namespaces: the same rules for every store.
+"""Entities, stored limits, plans and namespaces: the same rules for every store.
 
 Every change takes the same steps: read what it depends on, check it, build what comes of it, tell
 of it in an audit event, and commit both at once. If somebody else has changed what was read, then
@@ -13,13 +13,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from headgate.admin.documents import entity_as_json, stored_as_json
+from headgate.admin.documents import entity_as_json, plan_as_json, stored_as_json
 from headgate.core.errors import (
     Contended,
     EntityExistsError,
     EntityNotFoundError,
     NamespaceNotFoundError,
     NamespaceStateError,
+    PlanInUseError,
+    PlanNotFoundError,
+    ValidationError,
 )
 from headgate.core.history import audit_event
 from headgate.core.levels import (
@@ -30,6 +33,7 @@ from headgate.core.levels import (
     Mode,
     Namespace,
     Page,
+    Plan,
     StoredLevel,
     change_entity,
     change_stored,
@@ -43,13 +47,17 @@ from headgate.stores.records import (
     PURGING,
     Document,
     DocumentKey,
+    PlanKey,
     Records,
+    Snapshot,
     retry_if_changed,
 )
 
 # Of one deletion. A step takes as much as a commit of the store, so this is for a family that
 # grows as fast as it is taken apart, not for a large one.
 DELETE_STEPS_MAX = 10_000
+PLAN_RESOURCES_MAX = 64  # that a plan has limits of their own for; it is one document
+SHOWN_MAX = 5  # entities that an error names
 
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
@@ -82,8 +90,8 @@ class LookupVerb(Protocol):
 
 
 class RecordsCatalog:
-    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
-    step, and every change of limits, modes or parents moves the namespace's version on.
+    """Entities, stored limits, plans and namespaces. Every change leaves its audit event in the
+    same step, and every change of limits, modes, parents or plans moves the namespace's version on.
 
     A store adds `lookup` and the four methods that raise here.
     """
@@ -117,11 +125,11 @@ class RecordsCatalog:
     async def create_entity(
         self, records: Records, namespace: str, entity: Entity, principal: str | None, now_ms: int
     ) -> Entity:
-        wanted = [one for one in (entity.id, entity.parent_id) if one is not None]
-        seen = await records.read(namespace, *wanted, ancestors=True)
+        seen = await _read_entity(records, namespace, entity.id, entity.parent_id, entity.plan)
         if seen.entity(entity.id) is not None:
             raise EntityExistsError(entity.id)
         check_parent(entity.id, entity.parent_id, seen.entity)
+        _check_plan(seen, entity.plan)
         made = replace(entity, created_ms=now_ms, version=1)
         event = audit_event(now_ms, "entity_created", entity.id, principal,
                             before=None, after=entity_as_json(made))  # fmt: skip
@@ -143,14 +151,15 @@ class RecordsCatalog:
         *,
         version: int | None = None,
     ) -> Entity:
-        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
-        wanted = [one for one in (entity_id, changes.get("parent_id")) if one is not None]
-        seen = await records.read(namespace, *wanted, ancestors=True)
+        """Some of parent_id, cascade, mode, name, metadata, plan; guarded by `version` if given."""
+        named = changes.get("parent_id"), changes.get("plan")
+        seen = await _read_entity(records, namespace, entity_id, *named)
         before = seen.entity(entity_id)
         if before is None:
             raise EntityNotFoundError(entity_id)
         after = change_entity(before, dict(changes), version)
         check_parent(entity_id, after.parent_id, seen.entity)
+        _check_plan(seen, changes.get("plan"))
         event = audit_event(now_ms, "entity_changed", entity_id, principal,
                             before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
         await records.commit(seen, {entity_id: after}, event)
@@ -254,6 +263,106 @@ class RecordsCatalog:
         )
 
     @change
+    async def set_plan(
+        self,
+        records: Records,
+        namespace: str,
+        name: str,
+        resource: str | None,
+        limits: tuple[Limit, ...],
+        principal: str | None,
+        now_ms: int,
+    ) -> Plan:
+        """The plan gives these limits for a resource, or with None for every one; what it gives for
+        others stays. It is made where there is none; no limits takes away those of a resource."""
+        seen = await records.read(namespace, PlanKey(name))
+        before = seen.plan(name)
+        after = before or Plan(name)
+        if resource is None:
+            after = replace(after, limits=limits)
+        else:
+            others = {one: given for one, given in after.resources.items() if one != resource}
+            after = replace(after, resources={**others, **({resource: limits} if limits else {})})
+        if len(after.resources) > PLAN_RESOURCES_MAX:
+            raise ValidationError(
+                "resource", resource, f"is one too many; a plan has limits of their own for at "
+                f"most {PLAN_RESOURCES_MAX} resources",
+            )  # fmt: skip
+        after = replace(after, version=seen.version + 1, entities=0)
+        event = audit_event(now_ms, "plan_set", after.audit_id, principal, resource,
+                            before=plan_as_json(before), after=plan_as_json(after))  # fmt: skip
+        version = await records.commit(seen, {PlanKey(name): after}, event)
+        return replace(after, version=version)
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        """The plan, with how many entities refer to it."""
+        return await self.records.get_plan(namespace, name)
+
+    async def list_plans(self, namespace: str, *, limit: int, cursor: str | None) -> Page:
+        return await self.records.plans(namespace, limit, _sendable(cursor))
+
+    async def list_entities_on_plan(
+        self, namespace: str, name: str, *, limit: int, cursor: str | None
+    ) -> Page:
+        return await self.records.entities_on_plan(namespace, name, limit, _sendable(cursor))
+
+    async def delete_plan(
+        self,
+        namespace: str,
+        name: str,
+        principal: str | None,
+        now_ms: int,
+        *,
+        unassign: bool = False,
+    ) -> int:
+        """The plan is gone; how many entities were on it, who are on none now. PlanInUseError where
+        there are some, unless they are to be `unassign`ed; many of them go in steps before it."""
+        freed = 0
+        for _ in range(DELETE_STEPS_MAX):
+            more, is_done = await self._delete_plan(
+                namespace, name, principal, now_ms, freed, unassign=unassign
+            )
+            freed += more
+            if is_done:
+                return freed
+        raise Contended(
+            f"plan {name!r} still has entities after {DELETE_STEPS_MAX} steps of its deletion; "
+            f"those of the steps are on no plan now: see who keeps adding some, and repeat it"
+        )
+
+    @change
+    async def _delete_plan(
+        self,
+        records: Records,
+        namespace: str,
+        name: str,
+        principal: str | None,
+        now_ms: int,
+        freed: int,
+        *,
+        unassign: bool,
+    ) -> tuple[int, bool]:
+        """How many entities were taken off it in this step, and whether the plan is gone."""
+        seen, entities, count = await records.read_plan_family(namespace, name)
+        before = seen.plan(name)
+        if before is None:
+            raise PlanNotFoundError(name)
+        if count and not unassign:
+            raise PlanInUseError(name, count, sorted(one.id for one in entities)[:SHOWN_MAX])
+        changes: dict[DocumentKey, Document | None] = {
+            one.id: replace(one, plan=None, version=one.version + 1) for one in entities
+        }
+        if count > len(entities):
+            await records.commit(seen, changes, None)
+            return len(entities), False
+        changes[PlanKey(name)] = None
+        total = freed + len(entities)
+        event = audit_event(now_ms, "plan_deleted", before.audit_id, principal,
+                            before=plan_as_json(before), after=None, unassigned=total)  # fmt: skip
+        await records.commit(seen, changes, event)
+        return len(entities), True
+
+    @change
     async def register_namespace(
         self, records: Records, name: str, principal: str | None, now_ms: int
     ) -> Namespace:
@@ -317,6 +426,21 @@ class RecordsCatalog:
         found = await _get_deleted(records, namespace_id, advice)
         if found.state != PURGING:
             await records.transition(found, replace(found, state=PURGING), None)
+
+
+async def _read_entity(
+    records: Records, namespace: str, entity_id: str, parent_id: str | None, plan: str | None
+) -> Snapshot:
+    """An entity, everybody above it and its parent to be, and the plan it is to be on."""
+    keys: list[DocumentKey] = [one for one in (entity_id, parent_id) if one is not None]
+    if plan is not None:
+        keys.append(PlanKey(plan))
+    return await records.read(namespace, *keys, ancestors=True)
+
+
+def _check_plan(seen: Snapshot, plan: str | None) -> None:
+    if plan is not None and seen.plan(plan) is None:
+        raise PlanNotFoundError(plan)
 
 
 async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Namespace:

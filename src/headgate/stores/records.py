@@ -1,6 +1,7 @@
 """What a store implements so that `headgate.stores.catalog` can run on it.
 
-A namespace holds documents: entities by their id, and stored limits by their level. A change reads
+A namespace holds documents: entities by their id, stored limits by their level, and plans by their
+name. A change reads
 a snapshot of some of them, decides in Python, and commits: all of its documents and its audit
 event, or nothing if what it was decided on has changed in the meantime. So the rules about parents
 and versions exist once, and no store needs to know them.
@@ -14,7 +15,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headgate.core.errors import Contended, NamespaceNotFoundError, NamespaceStateError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import Entity, EntityConfig, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import (
+    Entity,
+    EntityConfig,
+    Level,
+    Lookup,
+    Namespace,
+    Page,
+    Plan,
+    StoredLevel,
+)
 from headgate.core.levels import lineage as find_lineage
 from headgate.core.limits import DEFAULT_RESOURCE
 
@@ -22,8 +32,16 @@ ACTIVE, DELETED = "active", "deleted"
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
 ATTEMPTS_MAX = 16
 
-DocumentKey = str | Level  # an entity by its id, or where limits are stored
-Document = Entity | StoredLevel
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """A plan by its name."""
+
+    name: str
+
+
+DocumentKey = str | Level | PlanKey  # an entity by its id, where limits are stored, or a plan
+Document = Entity | StoredLevel | Plan
 Changes = Mapping[DocumentKey, Document | None]  # what documents become; None: they are gone
 
 Item = TypeVar("Item")
@@ -48,12 +66,17 @@ class Snapshot:
 
     def entity(self, entity_id: str) -> Entity | None:
         found = self.documents.get(entity_id)
-        assert not isinstance(found, StoredLevel)
+        assert found is None or isinstance(found, Entity)
         return found
 
     def stored(self, level: Level) -> StoredLevel | None:
         found = self.documents.get(level)
-        assert not isinstance(found, Entity)
+        assert found is None or isinstance(found, StoredLevel)
+        return found
+
+    def plan(self, name: str) -> Plan | None:
+        found = self.documents.get(PlanKey(name))
+        assert found is None or isinstance(found, Plan)
         return found
 
 
@@ -64,6 +87,14 @@ class EntityFamily(NamedTuple):
     children: Sequence[Entity]
     levels: Sequence[Level]  # where limits of its own are stored
     is_complete: bool
+
+
+class PlanFamily(NamedTuple):
+    """A plan and as many of its entities as one commit can change."""
+
+    seen: Snapshot  # of the plan and of these entities
+    entities: Sequence[Entity]
+    total: int  # how many refer to it
 
 
 class Records(Protocol):
@@ -90,12 +121,16 @@ class Records(Protocol):
         """An entity with its children and levels; levels also where it was never registered."""
         ...
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        """A plan with its entities."""
+        ...
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         """The namespace's next version, which has these changes; RecordsChanged if the documents of
         the snapshot, or a family that was read, are not as they were.
 
-        Stored limits, and the event that tells of them, carry `seen.version + 1`. A store that lets
-        other commits pass in between writes the version that it really came to be.
+        Stored limits and plans, and the event that tells of them, carry `seen.version + 1`. A store
+        that lets other commits pass in between writes the version that it really came to be.
         """
         ...
 
@@ -113,6 +148,20 @@ class Records(Protocol):
 
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         """Resources with defaults or a switch, or with limits of some entity; in order."""
+        ...
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        """The plan, with how many entities refer to it."""
+        ...
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        """Plans by name, each with how many entities refer to it."""
+        ...
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        """The ids of those who refer to a plan."""
         ...
 
     async def find_namespace(self, name: str) -> Namespace | None:
@@ -185,6 +234,7 @@ def build_lookup(
     resource: str,
     get_entity: Callable[[str], Entity | None],
     get_stored: Callable[[Level], StoredLevel | None],
+    get_plan: Callable[[str], Plan | None],
 ) -> Lookup:
     """The configuration of an entity and those it cascades to, where each read costs little."""
     of_resource, of_system = get_stored(Level(None, resource)), get_stored(Level())
@@ -198,6 +248,7 @@ def build_lookup(
                 get_stored(Level(name, DEFAULT_RESOURCE)),
                 of_resource,
                 of_system,
+                None if entity is None or entity.plan is None else get_plan(entity.plan),
             )
             for name, entity in find_lineage(entity_id, get_entity)
         ),

@@ -22,13 +22,14 @@ from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, LimitCell, Record, Terms, cell_of
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
 
-SUITES = ("store", "config", "catalog", "ledger", "leases")  # modules contract_*, in this order
+SUITES = ("store", "config", "catalog", "plans", "ledger", "leases")  # modules contract_*, in order
 PAGES_MAX = 20
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, so windows begin with the case
 
@@ -99,6 +100,15 @@ class Arena:
     async def admitted(self, demand: Demand, tries: int) -> int:
         """How many of so many equal demands are admitted at this moment."""
         return sum([(await self.take(demand)).allowed for _ in range(tries)])
+
+
+async def catch(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
+    """Whether the flow raises that very error."""
+    try:
+        await flow
+    except kind as error:
+        return type(error) is kind
+    return False
 
 
 async def every_page(ask: Callable[[str | None], Awaitable[Page]]) -> list[Any]:

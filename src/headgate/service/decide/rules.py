@@ -16,6 +16,7 @@ from typing import Any
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
+from headgate.core.levels import RESOURCE_LEVELS
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Tokens
 from headgate.core.plan_cache import NO_DEFAULTS, Defaults
@@ -186,7 +187,7 @@ class LimitConstants:
         self.terms = terms
         self.name = name
         # whether somebody stored it under the resource's name
-        self.is_stored = terms.sources[0] in ("entity", "resource")
+        self.is_stored = terms.sources[0] in RESOURCE_LEVELS
         self.capacity_milli, self.amount_milli, self.period_ms = spec.rate
         self.capacity = self.capacity_milli // MILLI
         window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)
