@@ -35,8 +35,8 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1277,
-    "admin": 1559,
+    ".": 1288,
+    "admin": 1678,
     "aws": 3198,
     "cli": 4115,
     "client": 1786,
@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12904,
-    "stores": 14345,
+    "stores": 14347,
     "testing": 2126,
     "transport": 1858,
 }

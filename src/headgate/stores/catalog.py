@@ -277,6 +277,8 @@ class RecordsCatalog:
         others stays. It is made where there is none; no limits takes away those of a resource."""
         seen = await records.read(namespace, PlanKey(name))
         before = seen.plan(name)
+        if before is None and resource is not None and not limits:
+            raise PlanNotFoundError(name)
         after = before or Plan(name)
         if resource is None:
             after = replace(after, limits=limits)
