@@ -36,7 +36,7 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # feature and says so.
 BUDGETS = {
     ".": 1288,
-    "admin": 1678,
+    "admin": 1684,
     "aws": 3198,
     "cli": 4115,
     "client": 1786,
@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 12904,
+    "service": 13075,
     "stores": 14347,
     "testing": 2126,
     "transport": 1858,

@@ -88,6 +88,11 @@ def plan_as_json(plan: Plan | None) -> dict[str, Any] | None:
     }
 
 
+def listed_plan_as_json(plan: Plan) -> dict[str, Any]:
+    """A plan as people are told of it: with how many entities refer to it."""
+    return {**(plan_as_json(plan) or {}), "entities": plan.entities}
+
+
 def plan_from_json(values: Mapping[str, Any]) -> Plan:
     return Plan(
         values["name"],

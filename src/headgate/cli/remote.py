@@ -309,7 +309,7 @@ class RemoteRepository:
         try:
             return self._send("GET", path)
         except ServiceFailure as failure:
-            if failure.code in ("NOT_FOUND", "ENTITY_NOT_FOUND"):
+            if failure.code in ("NOT_FOUND", "ENTITY_NOT_FOUND", "PLAN_NOT_FOUND"):
                 return None
             raise
 

@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import astuple
 
 from headgate.admin.operations import NAME_LENGTH_MAX
 from headgate.admin.reports import ONCE_LENGTH_MAX
+from headgate.core.errors import ValidationError
 from headgate.core.limits import (
     AMOUNT_MAX,
     DEFAULT_NAMESPACE,
@@ -22,6 +24,8 @@ from headgate.core.limits import (
     NAMESPACE_LENGTH_MAX,
     NAMESPACE_PATTERN,
     PERIOD_SECONDS_MAX,
+    Limit,
+    parse_limits,
 )
 from headgate.service.decide import request_bodies as bodies
 from headgate.service.decide.namespaces import NamespaceService
@@ -147,14 +151,25 @@ class LimitBody(RequestBody):
     soft: bool = False
 
 
-LimitList = Annotated[
-    list[Annotated[str, text_meta(LIMIT_TEXT_LENGTH_MAX)] | LimitBody],
-    Meta(min_length=1, max_length=LIMITS_MAX),
-]
+LimitOrWords = Annotated[str, text_meta(LIMIT_TEXT_LENGTH_MAX)] | LimitBody
+LimitList = Annotated[list[LimitOrWords], Meta(min_length=1, max_length=LIMITS_MAX)]
 
 
 class LimitsBody(RequestBody):
     limits: LimitList
+
+
+class PlanLimitsBody(RequestBody):
+    """An empty list leaves them to other levels."""
+
+    limits: Annotated[list[LimitOrWords], Meta(max_length=LIMITS_MAX)]
+
+
+class PlanAssignmentBody(RequestBody):
+    """`plan` null takes the entity off its plan."""
+
+    plan: bodies.PlanName | None
+    version: Positive | UnsetType = UNSET
 
 
 class SystemLimitsChangeBody(RequestBody):
@@ -171,6 +186,7 @@ class NewEntityBody(RequestBody):
     name: Annotated[str, text_meta(NAME_LENGTH_MAX)] | UnsetType = UNSET
     parent_id: bodies.EntityId | UnsetType = UNSET
     cascade: bool | UnsetType = UNSET
+    plan: bodies.PlanName | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
 
 
@@ -209,6 +225,17 @@ class NewKeyBody(RequestBody):
         | UnsetType
     ) = UNSET
     name: Annotated[str, text_meta(KEY_NAME_LENGTH_MAX)] | UnsetType = UNSET
+
+
+def limits_of(given: list[str | LimitBody]) -> list[Limit]:
+    """Limits as objects, or in words: "100/minute burst 150"."""
+    try:
+        found = [
+            Limit.parse(one) if isinstance(one, str) else Limit(*astuple(one)) for one in given
+        ]
+        return list(parse_limits(found)) if found else []
+    except ValidationError as error:
+        raise invalid("limits", f"has a {error.field} that {error.reason}") from None
 
 
 # --------------------------------------------------------------------------------------------------
@@ -254,6 +281,10 @@ def _value(name: str, text: str, kind: type) -> Any:
         raise invalid(name, f"must be at most {VALUE_LENGTH_MAX} printable characters")
     if kind is str:
         return text
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise invalid(name, "must be true or false")
+        return text == "true"
     if not (text.isascii() and text.isdigit()) or len(text) > WHOLE_DIGITS_MAX:
         raise invalid(name, "must be a whole number")
     return int(text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from headgate.admin import documents
@@ -20,9 +19,7 @@ from headgate.core.history import (
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
-    Limit,
     parse_entity_id,
-    parse_limits,
     parse_namespace,
 )
 from headgate.core.plan_cache import Defaults
@@ -105,6 +102,7 @@ async def create_entity(call: RouteCall) -> Document:
         given.cascade is True,
         given.metadata or None,
         call.principal,
+        given.plan or None,
     )
     return documents.entity_as_json(made)
 
@@ -167,7 +165,7 @@ async def get_system_limits(call: RouteCall) -> Document:
 
 async def put_system_limits(call: RouteCall) -> Document:
     given = call.body(calls.SystemLimitsChangeBody)
-    limits = _limits(given.limits)
+    limits = calls.limits_of(given.limits)
     rule = OnUnavailable(given.on_unavailable) if given.on_unavailable else None
     await call.ns.set_system_defaults(limits, rule, call.principal)
     return await get_system_limits(call)
@@ -197,7 +195,7 @@ async def get_resource_limits(call: RouteCall) -> Document:
 
 
 async def put_resource_limits(call: RouteCall) -> Document:
-    limits = _limits(call.body(calls.LimitsBody).limits)
+    limits = calls.limits_of(call.body(calls.LimitsBody).limits)
     await call.ns.set_resource_defaults(call.path["resource"], limits, call.principal)
     return await get_resource_limits(call)
 
@@ -212,7 +210,7 @@ async def get_entity_limits(call: RouteCall) -> Document:
 
 
 async def put_entity_limits(call: RouteCall) -> Document:
-    limits = _limits(call.body(calls.LimitsBody).limits)
+    limits = calls.limits_of(call.body(calls.LimitsBody).limits)
     await call.ns.set_limits(call.path["entity_id"], limits, call.path["resource"], call.principal)
     return await get_entity_limits(call)
 
@@ -241,18 +239,6 @@ def _permit_parent(call: RouteCall, parent_id: str | None) -> None:
 async def _switch(call: RouteCall, mode: calls.ModeName, whom: Mapping[str, str]) -> None:
     verb = {"normal": call.ns.enable, "disabled": call.ns.disable, "bypass": call.ns.bypass}[mode]
     await verb(**whom, principal=call.principal)
-
-
-def _limits(given: list[str | calls.LimitBody]) -> list[Limit]:
-    """Limits as objects, or in words: "100/minute burst 150"."""
-    try:
-        found = [
-            Limit.parse(one) if isinstance(one, str) else Limit(*msgspec.structs.astuple(one))
-            for one in given
-        ]
-        return list(parse_limits(found))
-    except ValidationError as error:
-        raise invalid("limits", f"has a {error.field} that {error.reason}") from None
 
 
 # --------------------------------------------------------------------------------------------------
