@@ -38,7 +38,7 @@ BUDGETS = {
     ".": 1288,
     "admin": 1684,
     "aws": 3198,
-    "cli": 4115,
+    "cli": 4312,
     "client": 1786,
     "core": 5135,
     "declare": 728,

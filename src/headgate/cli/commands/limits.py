@@ -293,7 +293,8 @@ _prune = click.option("--prune", is_flag=True, help="Delete stored limits not in
 
 @command_group("headgate limits plan -f limits.yaml")
 def limits() -> None:
-    """Limits declared in a file: see what would change and who is affected, then apply it."""
+    """Limits declared in a file: see what would change and who is affected, then apply it. Plans
+    that entities are on are `headgate plan`."""
 
 
 @limits.action("""
@@ -303,7 +304,8 @@ def limits() -> None:
 @_file
 @_prune
 def plan(session: Session, file: str, prune: bool) -> Output:
-    """Show what apply would change, and which buckets would have more in use than their limit."""
+    """Show what apply would change, and which buckets would have more in use than their limit; the
+    plans that entities are on are `headgate plan`."""
     wanted = plan_file(session, file, prune=prune)
     with progress(session, "looking at buckets") as step:
         found = run(preview(session.repository.core, wanted.levels, lambda done: step(done, None)))
