@@ -36,17 +36,17 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # feature and says so.
 BUDGETS = {
     ".": 1288,
-    "admin": 1684,
-    "aws": 3198,
-    "cli": 4312,
+    "admin": 1734,
+    "aws": 3199,
+    "cli": 4342,
     "client": 1786,
     "core": 5135,
-    "declare": 728,
+    "declare": 799,
     "integrations": 2288,
     "layers": 1389,
     "service": 13075,
-    "stores": 14347,
-    "testing": 2126,
+    "stores": 14399,
+    "testing": 2131,
     "transport": 1858,
 }
 
@@ -55,6 +55,7 @@ PURE = (
     "admin/",
     "client/",
     "stores/catalog.py",
+    "stores/plans.py",
     "stores/records.py",
     "stores/dynamodb/protocol/",
     "stores/dynamodb/sharding/",

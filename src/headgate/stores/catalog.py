@@ -8,21 +8,18 @@ nothing is written and the change begins again. How to read and commit is the st
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
-from headgate.admin.documents import entity_as_json, plan_as_json, stored_as_json
+from headgate.admin.documents import entity_as_json, stored_as_json
 from headgate.core.errors import (
     Contended,
     EntityExistsError,
     EntityNotFoundError,
     NamespaceNotFoundError,
     NamespaceStateError,
-    PlanInUseError,
     PlanNotFoundError,
-    ValidationError,
 )
 from headgate.core.history import audit_event
 from headgate.core.levels import (
@@ -33,7 +30,6 @@ from headgate.core.levels import (
     Mode,
     Namespace,
     Page,
-    Plan,
     StoredLevel,
     change_entity,
     change_stored,
@@ -41,6 +37,7 @@ from headgate.core.levels import (
 )
 from headgate.core.limits import Limit, new_namespace_id
 from headgate.core.store import Capabilities, ExpiringRecords, Ledger, Store
+from headgate.stores.plans import DELETE_STEPS_MAX, PlanCatalog
 from headgate.stores.records import (
     ACTIVE,
     DELETED,
@@ -50,35 +47,9 @@ from headgate.stores.records import (
     PlanKey,
     Records,
     Snapshot,
-    retry_if_changed,
+    change,
+    sendable,
 )
-
-# Of one deletion. A step takes as much as a commit of the store, so this is for a family that
-# grows as fast as it is taken apart, not for a large one.
-DELETE_STEPS_MAX = 10_000
-PLAN_RESOURCES_MAX = 64  # that a plan has limits of their own for; it is one document
-SHOWN_MAX = 5  # entities that an error names
-
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
-
-
-def change(
-    flow: Callable[Concatenate[RecordsCatalog, Records, Params], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[RecordsCatalog, Params], Coroutine[Any, Any, Result]]:
-    """A method that reads and commits; it is begun again when others were faster."""
-
-    @functools.wraps(flow)
-    async def method(
-        self: RecordsCatalog, /, *args: Params.args, **kwargs: Params.kwargs
-    ) -> Result:
-        records = self.records
-        return await retry_if_changed(
-            lambda: records.within(lambda bound: flow(self, bound, *args, **kwargs)),
-            records.pause,
-        )
-
-    return method
 
 
 class LookupVerb(Protocol):
@@ -89,7 +60,7 @@ class LookupVerb(Protocol):
     ) -> Coroutine[Any, Any, Lookup]: ...
 
 
-class RecordsCatalog:
+class RecordsCatalog(PlanCatalog):
     """Entities, stored limits, plans and namespaces. Every change leaves its audit event in the
     same step, and every change of limits, modes, parents or plans moves the namespace's version on.
 
@@ -97,9 +68,6 @@ class RecordsCatalog:
     """
 
     lookup: LookupVerb
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
 
     async def version(self, namespace: str) -> int:
         """The version of the namespace's configuration, of the smallest read there is."""
@@ -210,7 +178,7 @@ class RecordsCatalog:
     async def list_entities(
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities(namespace, parent_id, limit, _sendable(cursor))
+        return await self.records.entities(namespace, parent_id, limit, sendable(cursor))
 
     @change
     async def update_stored(
@@ -258,111 +226,7 @@ class RecordsCatalog:
     async def list_entities_with_limits(
         self, namespace: str, resource: str, *, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities_with_limits(
-            namespace, resource, limit, _sendable(cursor)
-        )
-
-    @change
-    async def set_plan(
-        self,
-        records: Records,
-        namespace: str,
-        name: str,
-        resource: str | None,
-        limits: tuple[Limit, ...],
-        principal: str | None,
-        now_ms: int,
-    ) -> Plan:
-        """The plan gives these limits for a resource, or with None for every one; what it gives for
-        others stays. It is made where there is none; no limits takes away those of a resource."""
-        seen = await records.read(namespace, PlanKey(name))
-        before = seen.plan(name)
-        if before is None and resource is not None and not limits:
-            raise PlanNotFoundError(name)
-        after = before or Plan(name)
-        if resource is None:
-            after = replace(after, limits=limits)
-        else:
-            others = {one: given for one, given in after.resources.items() if one != resource}
-            after = replace(after, resources={**others, **({resource: limits} if limits else {})})
-        if len(after.resources) > PLAN_RESOURCES_MAX:
-            raise ValidationError(
-                "resource", resource, f"is one too many; a plan has limits of their own for at "
-                f"most {PLAN_RESOURCES_MAX} resources",
-            )  # fmt: skip
-        after = replace(after, version=seen.version + 1, entities=0)
-        event = audit_event(now_ms, "plan_set", after.audit_id, principal, resource,
-                            before=plan_as_json(before), after=plan_as_json(after))  # fmt: skip
-        version = await records.commit(seen, {PlanKey(name): after}, event)
-        return replace(after, version=version)
-
-    async def get_plan(self, namespace: str, name: str) -> Plan | None:
-        """The plan, with how many entities refer to it."""
-        return await self.records.get_plan(namespace, name)
-
-    async def list_plans(self, namespace: str, *, limit: int, cursor: str | None) -> Page:
-        return await self.records.plans(namespace, limit, _sendable(cursor))
-
-    async def list_entities_on_plan(
-        self, namespace: str, name: str, *, limit: int, cursor: str | None
-    ) -> Page:
-        return await self.records.entities_on_plan(namespace, name, limit, _sendable(cursor))
-
-    async def delete_plan(
-        self,
-        namespace: str,
-        name: str,
-        principal: str | None,
-        now_ms: int,
-        *,
-        unassign: bool = False,
-    ) -> int:
-        """The plan is gone; how many entities were on it, who are on none now. PlanInUseError where
-        there are some, unless they are to be `unassign`ed; many of them go in steps before it."""
-        freed = 0
-        for _ in range(DELETE_STEPS_MAX):
-            more, is_done = await self._delete_plan(
-                namespace, name, principal, now_ms, freed, unassign=unassign
-            )
-            freed += more
-            if is_done:
-                return freed
-        raise Contended(
-            f"plan {name!r} still has entities after {DELETE_STEPS_MAX} steps of its deletion; "
-            f"those of the steps are on no plan now: see who keeps adding some, and repeat it"
-        )
-
-    @change
-    async def _delete_plan(
-        self,
-        records: Records,
-        namespace: str,
-        name: str,
-        principal: str | None,
-        now_ms: int,
-        freed: int,
-        *,
-        unassign: bool,
-    ) -> tuple[int, bool]:
-        """How many entities were taken off it in this step, and whether the plan is gone."""
-        seen, entities, count = await records.read_plan_family(namespace, name)
-        before = seen.plan(name)
-        if before is None:
-            raise PlanNotFoundError(name)
-        if count and not unassign:
-            raise PlanInUseError(name, count, sorted(one.id for one in entities)[:SHOWN_MAX])
-        changes: dict[DocumentKey, Document | None] = {
-            one.id: replace(one, plan=None, version=one.version + 1) for one in entities
-        }
-        if count > len(entities):
-            await records.commit(seen, changes, None)
-            return len(entities), False
-        changes[PlanKey(name)] = None
-        total = freed + len(entities)
-        event = audit_event(now_ms, "plan_deleted", before.audit_id, principal,
-                            before=plan_as_json(before), after=None, unassigned=total)  # fmt: skip
-        await records.commit(seen, changes, event)
-        return len(entities), True
+        return await self.records.entities_with_limits(namespace, resource, limit, sendable(cursor))
 
     @change
     async def register_namespace(
@@ -453,14 +317,6 @@ async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Name
     if found.state == ACTIVE:
         raise NamespaceStateError(found.name, found.state, advice)
     return found
-
-
-def _sendable(cursor: str | None) -> str | None:
-    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
-    Names have none, and what stands in for it sorts behind them as it does."""
-    if cursor is None:
-        return None
-    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ and versions exist once, and no store needs to know them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from headgate.core.errors import Contended, NamespaceNotFoundError, NamespaceStateError
 from headgate.core.history import AuditEvent
@@ -46,6 +47,7 @@ Changes = Mapping[DocumentKey, Document | None]  # what documents become; None: 
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Params = ParamSpec("Params")
 
 
 class RecordsChanged(Exception):
@@ -206,6 +208,32 @@ async def retry_if_changed(
     raise contended(ATTEMPTS_MAX)
 
 
+class RecordsFlows:
+    """What the flows of a catalog stand on."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+
+FlowsT = TypeVar("FlowsT", bound=RecordsFlows)
+
+
+def change(
+    flow: Callable[Concatenate[FlowsT, Records, Params], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[FlowsT, Params], Coroutine[Any, Any, Result]]:
+    """A method that reads and commits; it is begun again when others were faster."""
+
+    @functools.wraps(flow)
+    async def method(self: FlowsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        records = self.records
+        return await retry_if_changed(
+            lambda: records.within(lambda bound: flow(self, bound, *args, **kwargs)),
+            records.pause,
+        )
+
+    return method
+
+
 def contended(attempts: int) -> Contended:
     return Contended(
         f"others changed the same records {attempts} times in a row while this change was being "
@@ -221,6 +249,14 @@ def check_active(namespace_id: str, state: str | None, name: str) -> None:
         raise NamespaceStateError(
             name, state, f"recover_namespace('{namespace_id}') brings it back"
         )
+
+
+def sendable(cursor: str | None) -> str | None:
+    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
+    Names have none, and what stands in for it sorts behind them as it does."""
+    if cursor is None:
+        return None
+    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def first_page(found: Sequence[Item], limit: int, name: Callable[[Item], str]) -> Page:

@@ -15,7 +15,7 @@ from headgate.core.errors import (
 from headgate.core.levels import CommonLevels, Entity, Level, Lookup, Plan, resolve
 from headgate.core.limits import Limit
 from headgate.core.record import Terms
-from headgate.stores.catalog import PLAN_RESOURCES_MAX
+from headgate.stores.plans import PLAN_LIMITS_MAX
 from headgate.testing.contract import Arena, catch, every_page
 from headgate.testing.contract_catalog import RPM, TPM
 
@@ -174,10 +174,15 @@ async def nobody_is_put_on_a_plan_that_is_not_there(arena: Arena) -> None:
     await catalog.create_entity(ns, Entity("a"), None, 1)
     assert await catch(_assign(arena, "a", "gold"), PlanNotFoundError)
     assert await catalog.get_entity(ns, "a") == Entity("a", created_ms=1)
-    for n in range(PLAN_RESOURCES_MAX):
-        await _set(arena, "wide", RPM, resource=f"r{n}")
+    many = [Limit.per_minute(f"limit-{n}", 9) for n in range(16)]
+    for n in range(PLAN_LIMITS_MAX // len(many)):
+        await _set(arena, "wide", *many, resource=f"r{n}")
     assert await catch(_set(arena, "wide", RPM, resource="more"), ValidationError)
+    assert await catch(_set(arena, "wide", RPM), ValidationError)
     assert (await _set(arena, "wide", TPM, resource="r0")).resources["r0"] == (TPM,)
+    one = Plan("wide", (RPM,), {"api": (TPM,)})
+    made = await catalog.replace_plan(ns, one, None, 3)
+    assert made == replace(one, version=made.version) == await catalog.get_plan(ns, "wide")
 
 
 async def changes_of_plans_move_the_version_on_and_are_told(arena: Arena) -> None:
