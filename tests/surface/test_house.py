@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 799,
     "integrations": 2288,
     "layers": 1389,
-    "service": 13075,
+    "service": 13093,
     "stores": 14399,
     "testing": 2131,
     "transport": 1858,
