@@ -269,7 +269,7 @@ MUTANTS = [
     fault("catalog: what is half purged comes back", "RecordsCatalog.recover_namespace",
           "if found.state == PURGING:", "if False:",
           "tests/stores/sqlite/test_model.py::test_a_purge_that_was_cut_short_is_finished_by_the_next"),
-    fault("catalog: a cursor that is no Unicode text is sent as it is", "_sendable",
+    fault("catalog: a cursor that is no Unicode text is sent as it is", "sendable",
           'cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")', "cursor",
           "tests/stores/sqlite/test_model.py::TestModel::test_any_cursor_is_survived[\\ud800]"),
     fault("redis: a level that comes while its entity goes is left over",

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from proof.planted import arithmetic, layering, leasing, scripts, serving, storing
+from proof.planted import arithmetic, layering, leasing, plans, scripts, serving, storing
 from proof.planted.fault import PACKAGE, Ground, Mutant, place
 from proof.size import sample
 
 KINDS = {
     "arithmetic": arithmetic.MUTANTS,
     "leasing": leasing.MUTANTS,
+    "plans": plans.MUTANTS,
     "storing": storing.MUTANTS,
     "layering": layering.MUTANTS,
     "serving": serving.MUTANTS,

@@ -18,7 +18,7 @@ from headgate.aws.infra import Load, cost
 from headgate.aws.infra.cost import MONTH_S
 from headgate.core.levels import CommonLevels, Entity, Level
 from headgate.core.plan import ONE_TOKEN
-from headgate.core.plan_cache import NO_DEFAULTS
+from headgate.core.plan_cache import ERA_MS, NO_DEFAULTS
 from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
@@ -150,6 +150,21 @@ def test_a_plan_is_read_once_for_all_who_are_on_it() -> None:
         for place in range(50):
             run(home.configs.cached_lookup(f"e{place}", "api", clock()))
     assert port.take() <= 60, "an hour without a change"
+
+
+def test_plans_are_read_anew_once_a_day_too() -> None:
+    """A store that lost its last changes may count the same version a second time."""
+    [home], [port], clock = processes(1)
+    on_pro(home, 1)
+    clock.advance(60_001)
+    run(home.configs.cached_lookup("e0", "api", clock()))
+    clock.advance(ERA_MS - 30_000)
+    run(home.configs.cached_lookup("e0", "api", clock()))
+    for resource, reads in (("before", 0), ("just", 0), ("after", 1), ("later", 0)):
+        port.take()
+        run(home.configs.cached_lookup("e0", resource, clock()))
+        assert sum("/PLAN#pro" in key for key in port.keys) == reads, resource
+        clock.advance(20_000)
 
 
 def test_a_plan_s_change_reaches_all_who_are_on_it_within_the_ttl() -> None:
