@@ -200,7 +200,7 @@ MUTANTS = [
           "tests/flows/test_config_cache.py::test_what_serves_on_counts_from_when_it_was_confirmed[blocking-memory]"),
     fault("config: levels that were known count as read just now", "Configs._read",
           "at_ms = seen.at_ms  #", "pass  #",
-          "tests/flows/test_config_cache.py::test_levels_that_were_known_count_from_when_they_were[blocking-memory]"),
+          "tests/stores/dynamodb/test_config_units.py::test_who_is_met_late_in_a_ttl_does_not_begin_one_of_its_own"),
     fault("config: a new version serves what is of an older one", "Configs._serve_or_read",
           "if stale is None or not seen.vouches_for(stale):", "if stale is None:",
           "tests/flows/test_config_cache.py::test_a_change_reaches_every_process_within_the_ttl[blocking-memory-1-set_resource]"),

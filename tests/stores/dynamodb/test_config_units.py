@@ -223,6 +223,23 @@ def test_an_entity_whose_plan_is_missing_is_limited_by_what_is_left() -> None:
         assert run(catalog.lookup(ns, "key", "api", told)).lineage[0].plan is None
 
 
+def test_who_is_met_late_in_a_ttl_does_not_begin_one_of_its_own() -> None:
+    """Its limits are those that were known, so they are as old as the confirmation."""
+    [home], _, clock = processes(1)
+    catalog, ns = home.backend.catalog, run(home.configs.namespace_id())
+    clock.advance(59_999)
+    lower = {"limits": (Limit.per_minute("rpm", 5),)}
+    run(catalog.update_stored(ns, Level(None, "api"), lower, None, 1))
+
+    def capacity() -> int:
+        plan = run(home.configs.plan("late", "api", NO_DEFAULTS, None, clock()))
+        return plan.resolutions[0].limits[0].capacity
+
+    assert capacity() == RPM.capacity, "what is known is not read"
+    clock.advance(59_999)
+    assert capacity() == 5, "nearly two TTLs since it was read"
+
+
 @pytest.mark.parametrize("what", ["a level", "a default", "an entity", "a parent", "a parent's"])
 def test_what_is_newer_than_the_levels_is_looked_up_in_full(what: str) -> None:
     """No part of a lookup is older than its version, and none is newer than a process can know."""
