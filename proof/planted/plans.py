@@ -21,7 +21,7 @@ MUTANTS = [
     fault("plans: all plans of a resource are copied from one", "plan._plan_of",
           "return None if plan is None else plan.name", "return None",
           "tests/core/test_plans.py::test_what_one_plan_gives_is_copied_for_all_who_are_on_it"),
-    fault("plans: each entity reads its plan again", "ConfirmedVersion.note",
+    fault("plans: each entity reads its plan again", "ConfirmedVersion.note_plans",
           "self.plans[standing.plan.name] = standing.plan", "pass",
           f"{UNITS}::test_a_plan_is_read_once_for_all_who_are_on_it"),
     fault("plans: for another resource they are read again", "ConfirmedVersion.known",

@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3199,
     "cli": 4342,
     "client": 1786,
-    "core": 5135,
+    "core": 5141,
     "declare": 799,
     "integrations": 2288,
     "layers": 1389,

@@ -109,11 +109,15 @@ class ConfirmedVersion(NamedTuple):
         return levels
 
     def note(self, lookup: Lookup, resource: str) -> None:
-        """Keeps what entities share of a lookup at this version."""
+        """Keeps what all entities share of a lookup at this version."""
         if len(self.levels) >= RESOURCES_MAX:
             self.levels.clear()
         first = lookup.lineage[0]
-        self.levels[resource] = CommonLevels(self.version, first.resource, first.system, self.plans)
+        levels = CommonLevels(self.version, first.resource, first.system, self.plans)
+        self.levels[resource] = levels
+
+    def note_plans(self, lookup: Lookup) -> None:
+        """Keeps the plans of a lookup at this version."""
         for standing in lookup.lineage:
             if standing.plan is not None and standing.plan.name not in self.plans:
                 if len(self.plans) >= PLANS_MAX:
@@ -351,8 +355,10 @@ class Configs:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
             else:
                 seen = self._confirm(lookup.version, at_ms)
+                if seen is not None and seen.version == lookup.version:
+                    seen.note(lookup, key[1])
             if seen is not None and seen.version == lookup.version:
-                seen.note(lookup, key[1])
+                seen.note_plans(lookup)
             self.cache.put(key, cached_lookup, at_ms)
         return cached_lookup
 
