@@ -191,7 +191,7 @@ def ceiling(url: str, script: Script, keys: Sequence[str], args: Sequence[Any], 
             missing = PIPELINED
             while missing:
                 reader.feed(line.recv(65_536))
-                while (reply := reader.gets()) is not NOTHING:
-                    assert type(reply) is list, reply
+                while (reply := reader.gets(False)) is not NOTHING:
+                    assert type(reply) is bytes, reply
                     missing -= 1
         return n / (time.perf_counter() - start_s)

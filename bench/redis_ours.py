@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import hiredis
+
 from bench.redis_clients import Bare
 from bench.redis_jobs import KEYS, RESOURCE, Contestant, Decide
 from headgate import Limit, RateLimiter
@@ -75,7 +77,11 @@ async def store(count: int, url: str, *, usage: bool = True) -> AsyncIterator[De
 
 
 class BareCalls(Bare):
-    """The bare protocol with a command of the caller's choice."""
+    """The bare protocol with a command of the caller's choice, whose reply stays bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader = hiredis.Reader()
 
     def send(self, parts: tuple[object, ...]) -> asyncio.Future[Any]:
         future = self._loop.create_future()

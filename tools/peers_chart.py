@@ -1,10 +1,10 @@
-"""What `./run bench … --json` found, as the tables and the chart of docs/explanation/peers.md.
+"""What `./run bench … --json` found, in the tables of docs/explanation/peers.md and charts.
 
     python tools/peers_chart.py FOLDER    # with some of peers|memory|sqlite|redis|dynamodb.json
     python tools/peers_chart.py           # again from docs/explanation/peers.json
 
 The first keeps what is shown in docs/explanation/peers.json, in place of what is there of the same
-runs; both write the page and the picture from it.
+runs; both write the page and the pictures from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "docs/explanation/peers.json"
 PAGE = ROOT / "docs/explanation/peers.md"
-PICTURE = ROOT / "docs/images/peers.svg"
+IMAGES = ROOT / "docs/images"
+CHARTED = {"memory": "In memory", "sqlite": "SQLite", "redis": "Redis", "dynamodb": "DynamoDB"}
 BEGIN, END = "<!-- found: begin -->", "<!-- found: end -->"
 
 TABLES = {
@@ -42,9 +43,21 @@ def main() -> None:
         kept = collected(Path(sys.argv[1]), kept)
         KEPT.write_text(_dumped(kept), encoding="utf-8")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    for path, picture in pictures(kept):
+        path.write_text(picture, encoding="utf-8")
+
+
+def pictures(kept: Row) -> list[tuple[Path, str]]:
+    """One chart for each store that was measured."""
     from peers_svg import picture
 
-    PICTURE.write_text(picture(kept["bars"], kept["speed_load"]), encoding="utf-8")
+    found = []
+    for store, name in CHARTED.items():
+        bars = [bar for bar in kept["bars"] if bar["store"] == store]
+        if bars:
+            path = IMAGES / f"speed-{store}.svg"
+            found.append((path, picture(name, bars, kept["speed_load"][store])))
+    return found
 
 
 def collected(folder: Path, kept: Row) -> Row:
@@ -63,14 +76,8 @@ def collected(folder: Path, kept: Row) -> Row:
     loads = {what: run["machine"]["load"].split()[0] for what, run in runs.items()}
     found["speed_load"] = kept["speed_load"] | loads
     fresh = bars(runs)
-    renewed = {bar["group"] for bar in fresh}
-    groups = dict.fromkeys(bar["group"] for bar in [*kept["bars"], *fresh])
-    found["bars"] = [
-        bar
-        for group in groups
-        for bar in (fresh if group in renewed else kept["bars"])
-        if bar["group"] == group
-    ]
+    kept_bars = [bar for bar in kept["bars"] if bar["store"] not in runs]
+    found["bars"] = sorted([*kept_bars, *fresh], key=lambda bar: list(CHARTED).index(bar["store"]))
     return found
 
 
@@ -87,7 +94,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
     ]
     return [
         *_group(
-            "in memory: CPU of a decision, blocking",
+            "memory",
+            "CPU of a decision, blocking",
             in_memory,
             "headgate take, 1 limit",
             ("headgate acquire + lease, 1 limit", "limits fixed window, hit",
@@ -95,7 +103,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
              "pyrate-limiter in-memory bucket", "pyrate-limiter token bucket"),
         ),
         *_group(
-            "in memory: CPU of a refusal, blocking",
+            "memory",
+            "CPU of a refusal, blocking",
             in_memory,
             "headgate take, refused",
             ("headgate acquire, refused", "limits fixed window, refused",
@@ -105,7 +114,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
             bar
             for processes in (1, 4)
             for bar in _group(
-                f"SQLite, {processes} process{'es' if processes > 1 else ''}: time of a decision",
+                "sqlite",
+                f"{processes} process{'es' if processes > 1 else ''}: time of a decision",
                 [(r["contestant"], 1 / r["per_second"]) for r in runs.get("sqlite", none)["sqlite"]
                  if (r["mode"], r["processes"]) == ("admitted", processes)],
                 "headgate",
@@ -113,7 +123,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
             )
         ),
         *_group(
-            "Redis, 32 tasks: client CPU of a decision",
+            "redis",
+            "32 tasks: client CPU of a decision",
             [(r["name"], r["cpu_us"]) for r in runs.get("redis", none)["redis"]
              if r["callers"] == 32],
             "headgate acquire + lease, 1 limit",
@@ -125,7 +136,8 @@ def bars(runs: dict[str, Row]) -> list[Row]:
             bar
             for workload in ("hot", "refill due", "refused", "cascade")
             for bar in _group(
-                "DynamoDB, 1 task: client CPU of an acquire",
+                "dynamodb",
+                "1 task: client CPU of an acquire",
                 [(r["name"], r["cpu_us"]) for r in runs.get("dynamodb", none)["dynamodb"]
                  if (r["workload"], r["callers"]) == (workload, 1)],
                 "headgate acquire + lease",
@@ -137,6 +149,7 @@ def bars(runs: dict[str, Row]) -> list[Row]:
 
 
 def _group(
+    store: str,
     title: str,
     costs: Sequence[tuple[str, float]],
     ours: str,
@@ -145,7 +158,12 @@ def _group(
 ) -> list[Row]:
     found = dict(costs)
     return [
-        {"group": title, "label": label or name, "times": round(found[name] / found[ours], 2)}
+        {
+            "store": store,
+            "group": title,
+            "label": label or name,
+            "times": round(found[name] / found[ours], 2),
+        }
         for name in peers
         if name in found
     ]

@@ -1,4 +1,4 @@
-"""The chart of docs/explanation/peers.md: how dear a peer's decision is, headgate's being 1.
+"""The chart of a store in docs/explanation: how dear a peer's decision is, headgate's being 1.
 
 Written by hand as SVG; it follows the reader's light or dark scheme. The scale is logarithmic, so a
 peer twice as cheap and one twice as dear are as far from the middle.
@@ -39,7 +39,7 @@ STYLE = """
 Bar = Mapping[str, Any]
 
 
-def picture(bars: Sequence[Bar], loads: Mapping[str, str]) -> str:
+def picture(store: str, bars: Sequence[Bar], load: str) -> str:
     groups = list(dict.fromkeys(bar["group"] for bar in bars))
     height = TOP + len(groups) * HEAD + len(bars) * LINE + FOOT
     bottom = height - FOOT + 6
@@ -48,10 +48,10 @@ def picture(bars: Sequence[Bar], loads: Mapping[str, str]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img" aria-labelledby="title">',
-        '<title id="title">Cost of a decision of other limiters, headgate being 1</title>',
+        f'<title id="title">{store}: cost of a decision of others, headgate being 1</title>',
         f"<style>{STYLE}</style>",
         f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8"/>',
-        _text(20, 30, "What a decision costs, beside headgate's", "title"),
+        _text(20, 30, f"{store}: what a decision costs, beside headgate's", "title"),
         _text(
             20, 50, "1 = as dear as headgate; right: dearer, left: cheaper. Logarithmic.", "soft"
         ),
@@ -64,8 +64,7 @@ def picture(bars: Sequence[Bar], loads: Mapping[str, str]) -> str:
         for bar in (bar for bar in bars if bar["group"] == group):
             parts += _bar(bar, y, scale)
             y += LINE
-    told = ", ".join(f"{what} {load}" for what, load in loads.items())
-    parts.append(_text(20, height - 16, f"ratios within one run; load averages: {told}", "soft"))
+    parts.append(_text(20, height - 16, f"ratios within one run; load average {load}", "soft"))
     return "\n".join([*parts, "</svg>", ""])
 
 

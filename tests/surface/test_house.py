@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 13093,
-    "stores": 14399,
+    "stores": 14449,
     "testing": 2131,
     "transport": 1858,
 }

@@ -271,13 +271,14 @@ class TestThePage:
         text = chart.PAGE.read_text(encoding="utf-8")
         assert chart.page(text, kept) == text, "run: python tools/peers_chart.py"
 
-    def test_so_is_the_picture(self, chart: Any, kept: Any) -> None:
-        from peers_svg import picture
-
-        text = chart.PICTURE.read_text(encoding="utf-8")
-        assert picture(kept["bars"], kept["speed_load"]) == text, "run: python tools/peers_chart.py"
-        assert ElementTree.fromstring(text).tag.endswith("svg")
-        assert "prefers-color-scheme: dark" in text
+    def test_so_are_the_pictures_one_for_each_store(self, chart: Any, kept: Any) -> None:
+        pictures = chart.pictures(kept)
+        assert [path.stem for path, _ in pictures] == [f"speed-{store}" for store in chart.CHARTED]
+        for path, picture in pictures:
+            text = path.read_text(encoding="utf-8")
+            assert picture == text, "run: python tools/peers_chart.py"
+            assert ElementTree.fromstring(text).tag.endswith("svg")
+            assert "prefers-color-scheme: dark" in text
 
     def test_every_probe_is_explained_and_every_library_asked(self, chart: Any, kept: Any) -> None:
         names = [name for table in chart.TABLES.values() for name in table]

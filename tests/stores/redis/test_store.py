@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -315,6 +317,54 @@ def test_a_bucket_that_an_older_version_stored_is_read_on(redis_url: str) -> Non
     run(backend.store.close())
     assert sum(shot.total_events for shot in shots) == 10
     assert sum(shot.counters["x"] for shot in shots) == 10
+
+
+# As an earlier version takes one token of the first limit: numbers in the shortest form.
+EARLIER_TAKE = """
+local cells = { cmsgpack.unpack(redis.call('GET', KEYS[1])) }
+cells[5] = cells[5] - 1000
+cells[6] = cells[6] + 1000
+redis.call('SET', KEYS[1], cmsgpack.pack(unpack(cells)), 'KEEPTTL')
+return {cells[1], cells[2], unpack(cells, 3)}
+"""
+
+
+@pytest.mark.parametrize("names", [("x",), ("x", "y", "z")], ids=["one limit", "three limits"])
+@pytest.mark.parametrize("usage", ["on", "off"])
+def test_an_earlier_version_shares_a_bucket_with_this_one(
+    redis_url: str, names: tuple[str, ...], usage: str
+) -> None:
+    """Either reads what the other wrote, and the usual case writes its numbers in place."""
+    servers.flush(redis_url)
+    terms = Terms(tuple(Limit.per_second(name, 1000).spec for name in names), 1)
+    demand = Demand(BucketKey("ns", "e", "r"), terms, (1000, None, 2000)[: len(names)])
+    backend = open_backend(f"{redis_url}?usage={usage}", blocking=True)
+    left, name, now_ms = 1000, keys.bucket(demand.key), 1_800_000_001_000
+
+    def take() -> Counter[str]:  # no time passes, so the bucket is full at the same moment
+        nonlocal left
+        left -= 1
+        servers.command(redis_url, "CONFIG", "RESETSTAT")
+        verdict = run(backend.store.consume([demand], now_ms))
+        assert verdict.allowed
+        assert verdict.statuses[0].available == left
+        return servers.called(redis_url)
+
+    assert take()["set"] == 1
+    for _ in range(3):
+        for _ in range(2):
+            called = take()
+            assert (called["setrange"], called["set"]) == (1, 0)
+        core, dormant, newest, epoch, *cells = servers.command(
+            redis_url, "EVAL", EARLIER_TAKE, 1, name
+        )
+        left -= 1
+        assert json.loads(core)["version"] == 1
+        assert (dormant, newest, epoch) == ("", 0, now_ms)
+        assert cells[:3] == [left * 1000, (1000 - left) * 1000, 0]
+        called = take()
+        assert (called["setrange"], called["set"]) == (0, 1)
+    run(backend.store.close())
 
 
 DAMAGE = [

@@ -29,11 +29,14 @@ from headgate.core.store import (
 )
 from headgate.stores.redis import keys
 from headgate.stores.redis.client.calls import RedisPort
-from headgate.stores.redis.client.commands import PackedCommand, Part
+from headgate.stores.redis.client.commands import Part, Parts
 from headgate.stores.redis.client.errors import Unexpected
 from headgate.stores.redis.encoding import (
+    CELL_BYTES,
+    DOUBLE,
     GARBLED,
     adjustment_args,
+    cells_of_usual,
     decode_terms,
     hour_args,
     packed_demand,
@@ -46,21 +49,21 @@ from headgate.stores.redis.encoding import (
 from headgate.stores.redis.scripts import Call, join_calls, load_loop, load_script, split_reply
 
 ONCE_MS = 24 * HOUR_MS
-USUAL = 5
+UNCOUNTED = -1
 CALLS_MAX = 4096  # kept packed, about half a kB each
 NAMES_MAX = 16_384
 SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
 
-CONSUME = load_script("consume", "warm", "listing", "bucket")
+CONSUME = load_script("consume", "warm", "listing", "bucket", raw=True)
 CONSUME_EACH = load_loop("each", CONSUME)
 ADJUST = load_script("adjust", "listing", "bucket")
 PEEK = load_script("peek")
 FORGET = load_script("forget", "listing")
 FIND = load_script("find", "listing")
 
-NEVER: tuple[Terms | None, object, PackedCommand] = (None, None, PackedCommand(()))
+NEVER: tuple[Terms | None, object, Parts] = (None, None, ())
 
 
 class RedisStore:
@@ -68,9 +71,9 @@ class RedisStore:
 
     def __init__(self, port: RedisPort, *, usage: bool = True) -> None:
         self._port = port
-        self._counting = int(usage)
+        self._usage = usage
         self._hour = hour_args(0)
-        self._calls: dict[CallKey, tuple[Terms | None, object, PackedCommand]] = {}
+        self._calls: dict[CallKey, tuple[Terms | None, object, Parts]] = {}
         self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -110,18 +113,21 @@ class RedisStore:
                 found[place] = self._outcome(groups[place], one)
         return [found[place] for place in range(len(groups))]
 
-    def _read(self, demands: Sequence[Demand], reply: list[Any]) -> Verdict:
+    def _read(self, demands: Sequence[Demand], reply: bytes | list[Any]) -> Verdict:
         try:
-            if not 0 <= reply[1] - self._hour[0] < HOUR_MS:
-                self._hour = hour_args(reply[1])
-            return Admitted(demands, reply) if reply[0] == USUAL else _verdict(demands, reply)
+            verdict = (
+                Admitted(demands, reply) if isinstance(reply, bytes) else _verdict(demands, reply)
+            )
+            if not 0 <= verdict.now_ms - self._hour[0] < HOUR_MS:
+                self._hour = hour_args(verdict.now_ms)
+            return verdict
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
 
     def _outcome(self, demands: Sequence[Demand], reply: Any) -> Outcome:
         if isinstance(reply, StoreTrouble):
             return reply
-        if not isinstance(reply, list):
+        if not isinstance(reply, (bytes, list)):
             return Unexpected(f"redis could not decide on {demands[0].key.text!r}: {reply}")
         try:
             return self._read(demands, reply)
@@ -255,12 +261,12 @@ class RedisStore:
             return [list(demands)]
         return self._port.by_slot(demands, lambda demand: keys.bucket(demand.key))
 
-    def _pack(self, asked: CallKey, demand: Demand) -> PackedCommand:
+    def _pack(self, asked: CallKey, demand: Demand) -> Parts:
         """The call of this demand. It is kept under what was asked, and good for as long as the
         terms are the same object and the hour that the call tells the server is the current one."""
         if len(self._calls) >= CALLS_MAX:
             self._calls.clear()
-        call = PackedCommand(CONSUME.call(*self._consume_call((demand,), None)))
+        call = CONSUME.call(*self._consume_call((demand,), None))
         self._calls[asked] = (demand.terms, self._hour, call)
         return call
 
@@ -271,11 +277,13 @@ class RedisStore:
         return bucket, index, keys.usage(key)
 
     def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
+        hour_ms, month, stem = self._hour
         names: list[str] = []
-        args: list[Part] = [packed_head(now_ms, self._counting, self._hour)]
+        args: list[Part] = [packed_head(now_ms, hour_ms if self._usage else UNCOUNTED)]
         for demand in demands:
-            names += self._names_of(demand.key)
-            args.append(packed_demand(demand))
+            bucket, index, usage = self._names_of(demand.key)
+            names += (bucket, index, f"{usage}{month}")
+            args.append(packed_demand(demand, stem))
         return names, args
 
     def _adjust_call(
@@ -291,7 +299,7 @@ class RedisStore:
         names = [keys.once(key.namespace, key.entity_id, once or "")]
         args: list[Part] = [
             "" if now_ms is None else now_ms,
-            self._counting,
+            int(self._usage),
             int(metered),
             "" if once is None else ONCE_MS,
             events,
@@ -322,9 +330,9 @@ def _verdict(demands: Sequence[Demand], reply: list[Any]) -> Verdict:
     before: list[Record] = []
     for demand, (core, dormant, newest, *cells, overdrawn) in zip(demands, reply[2:], strict=True):
         if core:
-            terms = decode_terms(core, dormant, newest)
+            terms = decode_terms(core.decode(), dormant.decode(), newest)
         else:
-            terms = with_dormant(demand.terms, dormant, newest)
+            terms = with_dormant(demand.terms, dormant.decode(), newest)
         record = record_of(terms, cells, now_ms)
         records.append(record)
         before.append(_record_before(record, demand, overdrawn) if allowed else record)
@@ -345,24 +353,26 @@ class Admitted(Verdict):
 
     untaken = ()  # where a soft limit was passed, the reply is another one
 
-    def __init__(self, demands: Sequence[Demand], reply: list[Any]) -> None:
+    def __init__(self, demands: Sequence[Demand], reply: bytes) -> None:
         self.allowed = True
         self.demands = demands
-        self.now_ms = reply[1]
         self.outdated = False
+        if len(reply) != DOUBLE.size + CELL_BYTES * len(demands[0].amounts):
+            raise ValueError(f"a reply of {len(reply)} bytes")
+        self.now_ms = int(DOUBLE.unpack_from(reply)[0])
         self._reply = reply
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("before", "records"):
             raise AttributeError(name)
         demand = self.demands[0]
-        record = record_of(demand.terms, self._reply[3:], self.now_ms)
+        record = record_of(demand.terms, cells_of_usual(self._reply), self.now_ms)
         self.records = (record,)
-        self.before = (_record_before(record, demand, ""),)
+        self.before = (_record_before(record, demand, b""),)
         return getattr(self, name)
 
 
-def _record_before(after: Record, demand: Demand, overdrawn: str) -> Record:
+def _record_before(after: Record, demand: Demand, overdrawn: bytes) -> Record:
     """The record as the demand found it: what it took put back, except of passed soft limits."""
     soft = {int(place) - 1 for place in overdrawn.split()}
     cells = [*after]

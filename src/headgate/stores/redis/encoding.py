@@ -19,31 +19,40 @@ EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums 
 PERIOD_MAX = math.isqrt(2**53)
 AMOUNT_MAX_MILLI = 2**51
 CONSUMED_UNIT = 10**15
+DOUBLE = struct.Struct(">d")
+NOTHING_WANTED = DOUBLE.pack(-1)
+CELL_BYTES = 36
 
 # What reading a reply raises that is not of the form the scripts write.
 GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
 
-# Demands are sent as MessagePack: one argument costs a script less than ten (ADR 14).
+# A demand is one argument, which costs a script less than ten: fields that `struct` reads without
+# making a table of them, and MessagePack behind them (ADR 14).
 def packed_text(text: str) -> bytes:
     raw = text.encode()
     return struct.pack(">BI", 0xDB, len(raw)) + raw
 
 
 def packed_number(number: int) -> bytes:
-    return struct.pack(">Bq", 0xD3, number)
+    return struct.pack(">Bd", 0xCB, number)
 
 
 def packed_amounts(amounts: Iterable[int | None]) -> list[bytes]:
     """As texts, since a script prints what it adds to usage; an empty one for none."""
-    return [packed_text("" if amount is None else str(amount)) for amount in amounts]
+    return [NO_AMOUNT if amount is None else packed_text(str(amount)) for amount in amounts]
 
 
-# What demands under the same terms have in common: core and version; `own`, a number; how many
-# limits; and each limit's name and all of it but the amount.
-EncodedTerms = tuple[bytes, int, bytes, tuple[tuple[str, bytes], ...]]
+NO_AMOUNT = packed_text("")
+
+
+# What demands under the same terms have in common: what a bucket kept under them begins with, and
+# how long that is; their version; `own`, a number; and each limit's name, its numbers, and the rest
+# of it but the amount.
+EncodedTerms = tuple[bytes, bytes, int, tuple[tuple[str, bytes, bytes], ...]]
 
 CASCADED, PARTLY_CASCADED = 2, 4  # added to `own`: how much of the demand cascaded
+COUNTED_APART, COUNTED_AS_ONE, COUNTED_BY_LIMIT = 0, 1, 2  # the first is never the usual case
 ONES = "!"  # begins a field of usage that counts demands of one token of each limit it names
 TOKEN_MILLI = 1000
 
@@ -69,15 +78,15 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     limits = tuple(
         (
             spec.name,
-            packed_text(spec.name)
-            + b"".join(
-                map(packed_number, (spec.capacity_milli, *_reduced_rate(spec), int(spec.soft)))
-            ),
+            struct.pack(">ddd", spec.capacity_milli, *_reduced_rate(spec)),
+            packed_text(spec.name) + packed_number(spec.soft),
         )
         for spec in terms.specs
     )
-    start = packed_text(text) + packed_number(terms.version)
-    found = (start, int(terms.own), packed_number(len(terms.specs)), limits)
+    kept = packed_text(text) + packed_text("") + packed_number(0)
+    offset = str(len(kept)).encode()
+    start = struct.pack(">I", len(kept)) + kept + struct.pack(">B", len(offset)) + offset
+    found = (start, packed_number(terms.version), int(terms.own), limits)
     _encoded[id(terms)] = (terms, found)
     return found
 
@@ -107,16 +116,18 @@ def _reduced_rate(spec: Spec) -> tuple[int, int]:
     return amount, period
 
 
-def packed_demand(demand: Demand) -> bytes:
-    """A demand as the scripts take it; see demand_of in bucket.lua."""
-    start, own, count, limits = encode_terms(demand.terms)
+def packed_demand(demand: Demand, hour: str = "") -> bytes:
+    """A demand as the scripts take it; see demand_of in bucket.lua. `hour` is what the fields begin
+    with that its usage is counted in."""
+    start, version, own, limits = encode_terms(demand.terms)
     partly = demand.cascaded is not None and not demand.is_cascaded
     if demand.cascaded is not None:
         own += PARTLY_CASCADED if partly else CASCADED
     ones: list[str] = []  # the limits, as long as one token of each is wanted and no more
     is_ones = True
-    parts: list[bytes] = []
-    for (name, limit), amount in zip(limits, demand.amounts, strict=True):
+    numbers: list[bytes] = []
+    rest = [version, packed_number(own)]
+    for (name, limit, more), amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
                 name, amount // 1000,
@@ -126,13 +137,21 @@ def packed_demand(demand: Demand) -> bytes:
             ones.append(name)
         elif amount:
             is_ones = False
-        parts.append(limit)
-    field = ONES + SEPARATOR.join(ones) if ones and is_ones else ""
-    amounts = packed_amounts(demand.amounts)
-    head = (start, packed_number(own), count, packed_text(field))
-    pairs = [part for pair in zip(parts, amounts, strict=True) for part in pair]
-    rest = packed_amounts(demand.cascaded) if partly and demand.cascaded is not None else ()
-    return b"".join((*head, *pairs, *rest))
+        if amount is None:
+            numbers += (limit, NOTHING_WANTED)
+            rest += (more, NO_AMOUNT)
+        else:
+            numbers += (limit, DOUBLE.pack(amount))
+            rest += (more, packed_text(str(amount)))
+    is_ones = is_ones and bool(ones)
+    field = (hour + ONES + SEPARATOR.join(ones) if is_ones else hour).encode()
+    how = COUNTED_AS_ONE if is_ones else COUNTED_BY_LIMIT
+    if demand.cascaded is not None:
+        how = COUNTED_APART
+    head = (start, struct.pack(">H", len(field)), field, struct.pack(">BB", how, len(limits)))
+    if partly and demand.cascaded is not None:
+        rest += packed_amounts(demand.cascaded)
+    return b"".join((*head, *numbers, *rest))
 
 
 def adjustment_args(demand: Demand) -> tuple[int, bytes]:
@@ -168,6 +187,12 @@ def _specs(rows: Iterable[list[object]]) -> tuple[Spec, ...]:
     return tuple(Spec(*row) for row in rows)  # type: ignore[arg-type]
 
 
+def cells_of_usual(raw: bytes) -> list[int]:
+    """The cells in a usual reply: behind its moment four numbers a limit, each after its type."""
+    limits = len(raw) // CELL_BYTES
+    return [int(number) for number in struct.unpack_from(">" + "xd" * 4 * limits, raw, DOUBLE.size)]
+
+
 def record_of(terms: Terms, numbers: Sequence[int], now_ms: int) -> Record:
     """A record from its cells. Usage is counted apart, so nothing in it is uncounted."""
     found: list[object] = [terms, now_ms // HOUR_MS, 0, None]
@@ -192,12 +217,9 @@ def unreadable_bucket(key: BucketKey, error: Exception) -> Damaged:
     )
 
 
-def packed_head(now_ms: int | None, counting: int, hour: tuple[int, int, str]) -> bytes:
+def packed_head(now_ms: int | None, hour_ms: int) -> bytes:
     """What a consume begins with."""
-    now = b"\xc2" if now_ms is None else packed_number(now_ms)
-    start_ms, month, stem = hour
-    parts = packed_number(counting), packed_number(start_ms), packed_text(str(month))
-    return b"".join((now, *parts, packed_text(stem)))
+    return struct.pack(">dd", -1 if now_ms is None else now_ms, hour_ms)
 
 
 def hour_args(now_ms: int) -> tuple[int, int, str]:

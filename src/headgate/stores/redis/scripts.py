@@ -15,16 +15,17 @@ from headgate.stores.redis.client.commands import Part, Script
 from headgate.stores.redis.client.errors import Unexpected
 
 
-def load_script(name: str, *parts: str) -> Script:
+def load_script(name: str, *parts: str, raw: bool = False) -> Script:
     folder = files("headgate.stores.redis") / "lua"
     source = "\n".join((folder / f"{part}.lua").read_text() for part in (*parts, name))
-    return Script(name, source)
+    return Script(name, source, raw=raw)
 
 
 def load_loop(name: str, inner: Script) -> Script:
     """A script that runs another as its function `decide(KEYS, ARGV)`."""
     own = load_script(name).source
-    return Script(name, f"local function decide(KEYS, ARGV)\n{inner.source}\nend\n{own}")
+    source = f"local function decide(KEYS, ARGV)\n{inner.source}\nend\n{own}"
+    return Script(name, source, raw=inner.raw)
 
 
 # --------------------------------------------------------------------------------------------------

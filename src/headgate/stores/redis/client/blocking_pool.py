@@ -44,10 +44,11 @@ CALLS_PER_BATCH = 64  # a batch is as late as its slowest call
 class BlockingCall:
     """One call of a thread. The last of its replies, or the trouble it met, is its outcome."""
 
-    __slots__ = ("due_s", "leads", "outcome", "packed", "replies", "wake")
+    __slots__ = ("due_s", "is_text", "leads", "outcome", "packed", "replies", "wake")
 
-    def __init__(self, packed: bytes, replies: int, due_s: float) -> None:
+    def __init__(self, packed: bytes, replies: int, due_s: float, is_text: bool) -> None:
         self.packed = packed
+        self.is_text = is_text  # or strings in the reply stay bytes
         self.replies = replies
         self.due_s = due_s
         self.outcome: Any = NOTHING
@@ -72,7 +73,7 @@ class BlockingRedisConnection:
         self._socket.sendall(b"".join([call.packed for call in calls]))
         for call in calls:
             for _ in range(call.replies):
-                while (reply := self._reader.gets()) is NOTHING:
+                while (reply := self._reader.gets(call.is_text)) is NOTHING:
                     self._set_timeout(due_s)
                     data = self._socket.recv(RECEIVE_BYTES)
                     if not data:
@@ -113,8 +114,8 @@ class BlockingRedisPool:
     def is_connected(self) -> bool:
         return bool(self._open)
 
-    def ask(self, packed: bytes, replies: int, due_s: float) -> Any:
-        call = BlockingCall(packed, replies, due_s)
+    def ask(self, packed: bytes, replies: int, due_s: float, is_text: bool = True) -> Any:
+        call = BlockingCall(packed, replies, due_s, is_text)
         with self._lock:
             if self._busy < self._size:
                 self._busy += 1
@@ -279,10 +280,11 @@ class BlockingRedisTransport(RedisTransport):
 
     async def ask(self, node: Node, parts: Parts, due_s: float, *, asking: bool = False) -> Any:
         pool: BlockingRedisPool = self._nodes.get(node) or self._connections(node)
+        is_text = type(parts) is not PackedCommand
         packed = parts.packed if type(parts) is PackedCommand else pack(parts)
         if asking:
-            return pool.ask(ASKING + packed, 2, due_s)
-        return pool.ask(packed, 1, due_s)
+            return pool.ask(ASKING + packed, 2, due_s, is_text)
+        return pool.ask(packed, 1, due_s, is_text)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         return [run(outcome_of(flow)) for flow in flows]

@@ -29,7 +29,8 @@ NOTHING = object()  # what a reader has when it has no whole reply
 
 
 def new_reader() -> hiredis.Reader:
-    """Fed with bytes as they arrive; `gets()` returns whole replies, else NOTHING."""
+    """Fed with bytes as they arrive; `gets()` returns whole replies, else NOTHING; `gets(False)`
+    leaves strings in them bytes."""
     return hiredis.Reader(
         replyError=ServerError, encoding="utf-8", errors="surrogateescape", notEnoughData=NOTHING
     )
@@ -42,7 +43,7 @@ ASKING = pack(("ASKING",))  # lets the next command use a slot that is on its wa
 
 
 class PackedCommand(tuple[Part, ...]):
-    """A command that is sent again and again, packed once."""
+    """A command that is packed once, however often it is sent; strings in its reply stay bytes."""
 
     packed: bytes
 
@@ -53,16 +54,19 @@ class PackedCommand(tuple[Part, ...]):
 
 
 class Script:
-    """A Lua script as the server knows it; made once per file."""
+    """A Lua script as the server knows it; made once per file. `raw` leaves strings in its replies
+    bytes, because they hold packed numbers."""
 
-    def __init__(self, name: str, source: str) -> None:
+    def __init__(self, name: str, source: str, *, raw: bool = False) -> None:
         self.name = name
         self.source = source
+        self.raw = raw
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     def call(self, keys: Sequence[str], args: Sequence[Part]) -> Parts:
         """The command that runs it."""
-        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+        parts = ("EVALSHA", self.sha, len(keys), *keys, *args)
+        return PackedCommand(parts) if self.raw else parts
 
 
 # --------------------------------------------------------------------------------------------------
@@ -222,5 +226,5 @@ class MissingScripts:
         sent_s = self._sent_s.get((node, script.sha), -math.inf)
         if again or now_s - sent_s > timeout_s:
             self._sent_s[node, script.sha] = now_s
-            parts = ("EVAL", script.source, *parts[2:])
+            parts = type(parts)(("EVAL", script.source, *parts[2:]))
         return parts, now_s + timeout_s

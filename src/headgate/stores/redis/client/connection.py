@@ -45,7 +45,8 @@ from headgate.transport.gates import ReusedBufferProtocol, cancel_later, wait_fi
 Future = asyncio.Future[Any]
 TICKS_PER_TIMEOUT = 10
 
-Entry = tuple[Future, float, bytes]  # who waits, until when, and what is sent
+# Who waits, until when, what is sent, and whether strings in the reply are text.
+Entry = tuple[Future, float, bytes, bool]
 _bytes_of = itemgetter(2)
 
 
@@ -72,7 +73,8 @@ class LoopClock:
         self._unasked = 0
         if self._timer is None:
             self._start()
-        return self._elapsed_s + min(self.loop.time() - self._ticked_s, self._late_s)
+        passed_s = self.loop.time() - self._ticked_s  # min() would be 0.1 us, 2 % of a call
+        return self._elapsed_s + (passed_s if passed_s < self._late_s else self._late_s)
 
     def _start(self) -> None:
         self._ticked_s = self.loop.time()
@@ -129,7 +131,9 @@ class RedisConnection(ReusedBufferProtocol):
     def is_connected(self) -> bool:
         return self._line is not None and not self._retired
 
-    async def ask(self, packed: bytes, due_s: float, asking: bool = False) -> Any:
+    async def ask(
+        self, packed: bytes, due_s: float, asking: bool = False, is_text: bool = True
+    ) -> Any:
         """The reply; once sent, a cancelled caller still waits for it and is cancelled later."""
         if self._closed:
             raise trouble.store_closed()
@@ -143,8 +147,8 @@ class RedisConnection(ReusedBufferProtocol):
         if asking:  # it works on the very next command, so the two stay together
             unheard: Future = self._loop.create_future()  # nobody waits for its reply
             unheard.set_result(None)
-            self._unsent.append((unheard, self._last_due_s, ASKING))
-        self._unsent.append((future, self._last_due_s, packed))
+            self._unsent.append((unheard, self._last_due_s, ASKING, True))
+        self._unsent.append((future, self._last_due_s, packed, is_text))
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
@@ -195,12 +199,18 @@ class RedisConnection(ReusedBufferProtocol):
         reader, sent = self._reader, self._sent
         try:
             reader.feed(self._reused_buffer, 0, nbytes)  # type: ignore[arg-type]
-            while (reply := reader.gets()) is not NOTHING:
-                future = sent.popleft()[0]
+            while sent:
+                future, _, _, is_text = sent[0]
+                if (reply := reader.gets(is_text)) is NOTHING:
+                    break
+                sent.popleft()
                 if not future.done():
                     future.set_result(reply)
                 elif future.cancelled():
                     self._answers[future] = reply
+            else:
+                if reader.has_data():
+                    raise ValueError("more than was asked")
         except Exception as error:  # noqa: BLE001  # whatever it is, the order of replies is lost
             self._hang_up(f"it sent what is no reply: {error!r}")
         if self._retired and not sent:
@@ -326,7 +336,7 @@ class RedisConnection(ReusedBufferProtocol):
         """Those that were due by then, or all."""
         entries = self._unsent
         self._unsent = [entry for entry in entries if entry[1] > late_s]
-        for future, due_s, _ in entries:
+        for future, due_s, *_ in entries:
             if due_s <= late_s and not future.done():
                 future.set_exception(type(why)(*why.args))
 
@@ -378,8 +388,9 @@ class AsyncRedisTransport(RedisTransport):
         self, node: Node, parts: Parts, due_s: float, *, asking: bool = False
     ) -> Coroutine[Any, Any, Any]:
         link: RedisConnection = self._nodes.get(node) or self._connections(node)
-        packed = parts.packed if type(parts) is PackedCommand else pack(parts)
-        return link.ask(packed, due_s, asking)
+        if type(parts) is PackedCommand:
+            return link.ask(parts.packed, due_s, asking, False)
+        return link.ask(pack(parts), due_s, asking)
 
     async def together(self, flows: Sequence[Coroutine[Any, Any, Any]]) -> list[Any | StoreTrouble]:
         if len(flows) == 1:

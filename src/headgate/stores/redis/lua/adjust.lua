@@ -1,5 +1,5 @@
 -- adjust: debits may go into debt, credits stop at the brim; nothing is refused.
--- KEYS    once marker, then per demand: bucket, index, usage prefix
+-- KEYS    once marker, then per demand: bucket, index, what its usage rows begin with
 -- ARGV    now, 1 to count usage, 1 if metered, lifetime of the marker in ms ('' = none), events to
 --         add to usage, then two per demand: 1 if it only gives back, +2 if what each of its limits
 --         adds to the consumption follows in it; and the demand (see demand_of)

@@ -1,7 +1,8 @@
 -- What consume and adjust share: the arithmetic of a bucket in integers that a double holds exactly.
 --
 -- A bucket is one string, packed: core, dormant, newest, then per limit epoch, tokens and consumed
--- (low and high part).
+-- (low and high part). It is MessagePack in which every number is a double and takes nine bytes, so that
+-- the numbers can be written in place (warm.lua). Earlier versions wrote the shortest form: both are read.
 --   core     the terms its callers ask for, as their client wrote them (JSON)
 --   dormant  limits it remembers besides, as JSON, or nothing
 --   newest   the newest version it has met, where the core is an override and has none; else 0
@@ -101,7 +102,21 @@ local function read(value)
     return { core = packed[1], dormant = packed[2], newest = packed[3], cells = cells }
 end
 
--- The bucket as a list, as it is stored and as callers get it.
+-- The bucket as it is stored.
+local function stored(bucket)
+    local parts = {
+        struct.pack('>BI4', 219, #bucket.core), bucket.core,
+        struct.pack('>BI4', 219, #bucket.dormant), bucket.dormant,
+        struct.pack('>Bd', 203, bucket.newest),
+    }
+    for _, cell in ipairs(bucket.cells) do
+        parts[#parts + 1] = struct.pack(
+            '>BdBdBdBd', 203, cell.epoch, 203, cell.tokens, 203, cell.low, 203, cell.high)
+    end
+    return table.concat(parts)
+end
+
+-- The bucket as a list, as callers get it.
 local function listed(bucket, core)
     local list = { core, bucket.dormant, bucket.newest }
     for _, cell in ipairs(bucket.cells) do
@@ -113,20 +128,28 @@ local function listed(bucket, core)
     return list
 end
 
--- A demand, packed: core, version, own, count, ones (see count), then per limit name, capacity, a, p,
--- soft, wanted (text, '' if nothing is). `own` is 1 if so, +2 if all of it came by cascade, +4 if a part
--- did: then that part of each limit follows. Returns it, and what follows: a list and the place in it.
+-- A demand, packed. First what the usual case looks at (warm.lua), by struct:
+--   kept     what a bucket under these terms begins with: core, nothing dormant, no newest
+--   offset   how long that is, as text
+--   field    where its usage is counted (see count)
+--   how      1 or 2 if the usual case may decide it; 2 if its limits are counted each for itself
+--   count    how many limits there are, and per limit capacity, a, p, wanted (-1 if nothing is)
+-- Then MessagePack: version, own, and per limit name, soft, wanted (text, '' if nothing is). `own` is 1 if
+-- so, +2 if all of it came by cascade, +4 if a part did: then that part of each limit follows.
+-- Returns it, and what follows: a list and the place in it.
 local function demand_of(packed)
-    local list = { cmsgpack.unpack(packed) }
-    local own = list[3]
-    local demand = { core = list[1], version = list[2], own = own % 2 == 1 }
-    local limits, at = {}, 6
-    for place = 1, list[4] do
+    local kept, _, _, _, count, first = struct.unpack('>I4c0Bc0I2c0BB', packed)
+    local list = { cmsgpack.unpack(string.sub(packed, first + 32 * count)) }
+    local own = list[2]
+    local demand = { core = (cmsgpack.unpack(kept)), version = list[1], own = own % 2 == 1 }
+    local limits, at = {}, 3
+    for place = 1, count do
+        local capacity, a, p = struct.unpack('>ddd', packed, first + 32 * (place - 1))
         limits[place] = {
-            name = list[at], capacity = list[at + 1], a = list[at + 2], p = list[at + 3],
-            soft = list[at + 4] == 1, wanted = tonumber(list[at + 5]),
+            name = list[at], capacity = capacity, a = a, p = p,
+            soft = list[at + 1] == 1, wanted = tonumber(list[at + 2]),
         }
-        at = at + 6
+        at = at + 3
     end
     demand.limits = limits
     if own >= 4 then
@@ -326,7 +349,7 @@ local function keep_listed(index, key, life)
 end
 
 local function save(key, index, bucket, now)
-    local value = cmsgpack.pack(unpack(listed(bucket, bucket.core)))
+    local value = stored(bucket)
     local life = lifetime(bucket, now)
     if life then
         redis.call('SET', key, value, 'PX', text(life))
@@ -349,8 +372,8 @@ local function month_of(hour)
     return (year + era * 400) * 12 + month + 2           -- January is 0
 end
 
-local function list_row(prefix, row)
-    local rows = 'hg:i:' .. string.match(prefix, '{.-}') .. ':u'
+local function list_row(row)
+    local rows = 'hg:i:' .. string.match(row, '{.-}') .. ':u'
     redis.call('SADD', rows, row)
     redis.call('EXPIRE', row, USAGE_SECONDS)
     redis.call('EXPIRE', rows, USAGE_SECONDS)
@@ -359,13 +382,14 @@ end
 -- Usage: one hash per bucket and month, fields "hour:limit" and "hour:" for admitted demands. The
 -- first of an hour lists the row with its entity. What came by cascade is in them and, apart, in
 -- "hour:>limit" and "hour:>". `cascaded` is true where all of it did, else by limit how much. The usual
--- case counts demands of one token of each limit in one field instead, "hour:!limit#limit".
-local function count(prefix, limits, events, now, cascaded)
+-- case counts demands of one token of each limit in one field instead, "hour:!limit#limit". `near` is the
+-- row of any month of this bucket.
+local function count(near, limits, events, now, cascaded)
     local hour = floor(now / HOUR)
-    local row = prefix .. text(month_of(hour))
+    local row = string.match(near, '.*#') .. text(month_of(hour))
     local stem = text(hour) .. ':'
     if redis.call('HINCRBY', row, stem, events) == events then
-        list_row(prefix, row)
+        list_row(row)
     end
     for _, limit in ipairs(limits) do
         if limit.wanted and spent(limit) ~= 0 then

@@ -1,26 +1,26 @@
 -- consume: all demands or none.
--- KEYS    per demand: bucket, index of the namespace's buckets, usage prefix
--- ARGV    packed: now (false = this server's clock), 1 to count usage, an hour the caller knows: its
---         start in ms, its month and what its fields begin with; then a demand each (see demand_of)
+-- KEYS    per demand: bucket, index of the namespace's buckets, usage row of the month the caller knows
+-- ARGV    two numbers: now (-1: this server's clock), and when the hour began that the caller knows (-1:
+--         usage is not counted); then a demand each (see demand_of)
 -- reply   code (1 allowed, +2 outdated), now, then per demand a list: core, dormant, newest, cells …,
 --         and last the passed soft limits; core is empty where it is what the demand came with.
---         Code 5 is the usual case: now, 0, then the cells alone.
+--         In the usual case a string instead: now, and the cells as they are stored.
 
 if done then                           -- the usual case, and the first of its hour or day
     if unlisted then
         keep_listed(KEYS[2], KEYS[1], unlisted < FOREVER and unlisted or nil)
     end
     if unrowed then
-        list_row(KEYS[3], unrowed)
+        list_row(KEYS[3])
     end
     if uncounted then
-        count(KEYS[3], demand_of(ARGV[2]).limits, 1, done[2])
+        count(KEYS[3], demand_of(ARGV[2]).limits, 1, done_at)
     end
     return done
 end
 
-local given, counted = cmsgpack.unpack(ARGV[1])
-local now, counting = clock(given or ''), counted == 1
+local given, hour = struct.unpack('>dd', ARGV[1])
+local now, counting = clock(given >= 0 and given or ''), hour >= 0
 local buckets, demands, outdated = {}, {}, false
 for place = 1, #KEYS / 3 do
     demands[place] = demand_of(ARGV[place + 1])
