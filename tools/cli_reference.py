@@ -22,7 +22,9 @@ themselves by `python tools/cli_reference.py`; a test fails when it is out of da
 [move between stores](../how-to/move-between-stores.md).
 
 A limit is typed as `rpm:1000/min:1500` (name, amount per period, burst), or like
-`100/minute burst 150` or `tpm: 5 per 30s`; an amount as `rpm=1`.
+`100/minute burst 150` or `tpm: 5 per 30s`; an amount as `rpm=1`. A quota is typed as
+`'month:1000000/calendar month Europe/Berlin'`, and tables show when it is reset:
+[set a monthly quota](../how-to/set-a-monthly-quota.md).
 
 | exit code | meaning |
 |---|---|

@@ -201,7 +201,10 @@ class Laws:
         for excess, watch in zip(state.excess, self._scene.watches, strict=True):
             level = self._service.level(state.snapshot, watch.key, watch.limit, now_ms)
             there = watch.capacity if level is None else level
-            slack = -(-self._late_ms * watch.amount // watch.period_ms) + EXCESS_ROUNDING_MILLI
+            since_ms = now_ms - self._late_ms
+            if watch.resets and self._late_ms:  # what was late at a reset is beyond it for good
+                since_ms = self._scene.times_ms[0] - self._late_ms
+            slack = watch.gives(since_ms, now_ms) + EXCESS_ROUNDING_MILLI
             if there + excess > watch.capacity + slack:
                 raise Broken(
                     f"{watch.limit} has {there} and {excess} were taken beyond its pace, "
@@ -217,7 +220,9 @@ class Laws:
             shards = self._service.shards(snapshot, watch.key).values()
             parts = [one.parts[watch.limit] for one in shards if watch.limit in one.parts]
             levels = [part.level(now_ms) for part in parts]
-            slack = -(-ahead_ms * watch.amount // watch.period_ms) + EXCESS_ROUNDING_MILLI
+            slack = EXCESS_ROUNDING_MILLI + max(
+                watch.gives(now_ms - ahead_ms, now_ms), watch.gives(now_ms, now_ms + ahead_ms)
+            )
             if len(levels) > 1 and min(levels) < -slack and max(levels) > slack:
                 raise Broken(f"shards of {watch.limit} have {levels}: some while others owe")
 
@@ -270,7 +275,7 @@ class Laws:
         self._settled.add(state.snapshot)
         for watch in self._scene.watches:
             terms = self._newest(state.snapshot, watch)
-            if terms is not None and watch.amount:
+            if terms is not None and (watch.amount or watch.resets):
                 self._check_newcomer(state.snapshot, watch, terms)
 
     def _check_newcomer(self, snapshot: int, watch: Watch, terms: Terms) -> None:

@@ -18,6 +18,7 @@ from headgate.stores.dynamodb.client.calls import run_flow
 from headgate.stores.dynamodb.store import DynamoStore
 from proof.interleavings.clients import Op
 from proof.model import acts
+from proof.model.buckets import resets_in
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,16 @@ class Watch:
     capacity: int
     amount: int
     period_ms: int
+    resets: tuple[str, ...] = ()
+
+    def gives(self, since_ms: int, until_ms: int) -> int:
+        """What arrives between two moments at most. When a session began only the item knows, so
+        of those the laws of one write have to do."""
+        found = (until_ms - since_ms) * self.amount // self.period_ms
+        for schedule in self.resets:
+            count = resets_in(schedule, since_ms, until_ms)
+            found += self.capacity * (1000 if schedule.startswith("session") else count)
+        return found
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,8 @@ class Scene:
                 found.setdefault((demand.key, spec.name), []).append(spec)
         return tuple(
             Watch(key, limit, max(one.capacity_milli for one in specs),
-                  max(one.amount_milli for one in specs), specs[0].period_ms)
+                  max(one.amount_milli for one in specs), specs[0].period_ms,
+                  tuple({one.resets: 0 for one in specs if one.resets is not None}))
             for (key, limit), specs in found.items() if not any(one.soft for one in specs)
         )  # fmt: skip
 
@@ -144,6 +156,11 @@ OTHER = BucketKey("space", "p", "r")
 def terms(capacity: int, amount: int, period_ms: int = STEP_MS, version: int = 1) -> Terms:
     """One limit, in whole tokens per period."""
     spec = Spec("x", capacity * 1000, amount * 1000, period_ms, False)
+    return Terms((spec,), version, sources=("resource",))
+
+
+def quota(capacity: int, resets: str = "calendar day UTC", version: int = 1) -> Terms:
+    spec = Spec("x", capacity * 1000, 0, STEP_MS, False, resets)
     return Terms((spec,), version, sources=("resource",))
 
 
@@ -352,6 +369,43 @@ def sharded_scenes() -> list[Scene]:
         Scene("forgotten in shards",
               ((forget(odd), take(odd, 3)), (take(odd, 1, route=1), split(odd, 1))), (0, 1),
               (0, 0), before=divided),
+    ]  # fmt: skip
+
+
+def quota_scenes() -> list[Scene]:
+    """Quotas around their resets: midnight is 32 000 seconds after the start."""
+    daily, session, pair = quota(3), quota(3, "session 2s"), quota(4)
+    midnight = (31_999, 32_000, 32_001)
+    divided = (take(pair, 1), split(pair))
+    return [
+        Scene("a quota at its reset",
+              ((take(daily, 2), take(daily, 2)), (take(daily, 2), take(daily, 1))), midnight,
+              (0, -STEP_MS), before=(take(daily, 2),)),
+        Scene("a quota at its reset, and nobody late",
+              ((take(daily, 2), take(daily, 2)), (take(daily, 2), take(daily, 1)),
+               (take(daily, 1), adjust(daily, -1))), midnight, (0, 0, STEP_MS), delay_ticks=0,
+              before=(take(daily, 2),)),
+        Scene("a quota in debt at its reset",
+              ((adjust(daily, 4), take(daily, 1)), (take(daily, 3), adjust(daily, -1))), midnight,
+              (0, STEP_MS), before=(take(daily, 1),)),
+        Scene("a session that ends",
+              ((take(session, 2), take(session, 3)), (take(session, 1), take(session, 2))),
+              (0, 1, 2, 3), (0, -STEP_MS), before=(take(session, 1),)),
+        Scene("a session that ends while it goes into debt",
+              ((take(session, 1), take(session, 3)), (adjust(session, 4), take(session, 2))),
+              (1, 2, 3), (0, -STEP_MS), before=(take(session, 1),)),
+        Scene("a session in debt",
+              ((adjust(session, 5), take(session, 1)), (take(session, 2), adjust(session, -2))),
+              (0, 2, 4, 6), (0, STEP_MS)),
+        Scene("to a quota and back",
+              ((take(daily, 2), take(terms(3, 1, version=3), 1)),
+               (take(quota(3, "session 2s", 2), 1), take(daily, 1))), midnight, (0, -STEP_MS)),
+        Scene("quotas in shards at their reset",
+              ((take(pair, 3), take(pair, 1)), (take(pair, 1, route=1), merge(pair))), midnight,
+              (0, -STEP_MS), before=divided),
+        Scene("a quota is divided at its reset",
+              ((split(pair), take(pair, 2)), (take(pair, 2, route=1), adjust(pair, 3))), midnight,
+              (0, -STEP_MS), before=(take(pair, 3),)),
     ]  # fmt: skip
 
 

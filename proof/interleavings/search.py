@@ -192,9 +192,9 @@ class Search:
             waiting = turn.node != DEAD and self._clients.nodes[turn.node].requests is not None
             if waiting and state.tick - turn.began >= self.scene.delay_ticks:
                 return
-        passed_ms = times_ms[state.tick + 1] - times_ms[state.tick]
+        span = times_ms[state.tick], times_ms[state.tick + 1]
         excess = tuple(
-            max(0, one - passed_ms * watch.amount // watch.period_ms)
+            max(0, one - watch.gives(*span))
             for one, watch in zip(state.excess, self.scene.watches, strict=True)
         )
         after = state._replace(tick=state.tick + 1, excess=excess)

@@ -15,16 +15,23 @@ import pytest
 
 from headgate.core.errors import Unreachable
 from headgate.stores.dynamodb.protocol import adjust as adjusting
+from headgate.stores.dynamodb.protocol import limit_moves, writes
 from headgate.stores.dynamodb.protocol import take as taking
 from headgate.stores.dynamodb.protocol import transaction as transacting
-from headgate.stores.dynamodb.protocol import writes
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import gather as gathering
 from headgate.stores.dynamodb.sharding import router as sharing
 from headgate.stores.dynamodb.sharding import split as splitting
 from proof.interleavings.clients import Dice
 from proof.interleavings.laws import Broken
-from proof.interleavings.scenes import Scene, deep_scenes, scenes, sharded_scenes, special_scenes
+from proof.interleavings.scenes import (
+    Scene,
+    deep_scenes,
+    quota_scenes,
+    scenes,
+    sharded_scenes,
+    special_scenes,
+)
 from proof.interleavings.search import Search
 from proof.model import acts
 from proof.planted.patches import Plant, around, full_child, wide_band
@@ -35,6 +42,7 @@ SCENES = [
     *scenes(),
     *special_scenes(),
     *sharded_scenes(),
+    *quota_scenes(),
     *(deep_scenes() if SIZE == "night" else ()),
 ]
 
@@ -117,10 +125,11 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
     "the version may go back": ("new versions alone", without("at_most", "cv")),
     "a changed limit is not checked": ("limits shrink", without("at_least", "_tk")),
     "it expires before it is full": (
-        "expiry", around("full_at_ms", lambda real, cell, tokens: cell.epoch_ms, writes),
+        "expiry",
+        around("full_at_ms", lambda real, cell, tokens: cell.epoch_ms, writes, limit_moves),
     ),
     "refill is rounded up": (
-        "takes of two", around("arrived_milli", lambda real, *args: real(*args) + 1, writes),
+        "takes of two", around("arrived_milli", lambda real, *args: real(*args) + 1, limit_moves),
     ),
     "an unknown write is sent again": (
         "debit and credit", around("learn", unknown_again, taking, adjusting),
@@ -143,10 +152,25 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
     ),
     "a debit is shared out blindly": ("debits on shards", around("even_out", by_shares, gathering)),
     "a soft limit goes into debt": (
-        "a soft limit is passed", around("is_overdrawn", lambda *_: False, writes),
+        "a soft limit is passed", around("is_overdrawn", lambda *_: False, writes, limit_moves),
     ),
     "the band takes from slow limits": (
-        "a slow limit beside a fast one", around("band_milli", wide_band, writes),
+        "a slow limit beside a fast one", around("band_milli", wide_band, limit_moves),
+    ),
+    "a reset is met twice": ("a quota at its reset", without("above", "_tk")),
+    "a session begins and nobody hears of it": (
+        "a session that ends",
+        around("_set_terms", lambda real, *args, has_begun: real(*args, has_begun=False), writes),
+    ),
+    "a take beside a session that is over": ("a session that ends", without("between", "_tk")),
+    "a window is counted from the hour it was divided in": (  # and by the calendar from 1970 on
+        "a quota is divided at its reset",
+        around("epoch_number", lambda real, spec, epoch_ms: real(spec, epoch_ms) - 10**9,
+               splitting),
+    ),
+    "a quota's item goes before its reset": (
+        "a quota in debt at its reset",
+        around("reset_end_ms", lambda real, text, epoch_ms, count: epoch_ms, limit_moves),
     ),
     "a gathering takes from the first alone": (
         "gathering beside takes", around("divide_take", first_alone, gathering),

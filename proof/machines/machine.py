@@ -52,12 +52,30 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Gauge:
-    """One limit: its level at a moment, and what was consumed of it in all."""
+    """One limit: its level at a moment, and what was consumed of it in all.
+
+    A quota is reset every `window_ms`: at whole multiples of it, or of a session counted from
+    `begun_ms`, the first take of a full one. What calendars are is tried elsewhere.
+    """
 
     spec: Spec
     level: Fraction
     at_ms: int
     consumed: int = 0
+    begun_ms: int = 0
+
+    @property
+    def window_ms(self) -> int | None:
+        """How far its resets are apart, if it is a quota."""
+        return None if self.spec.resets is None else WINDOWS_MS[self.spec.resets]
+
+    @property
+    def is_session(self) -> bool:
+        return self.spec.resets is not None and self.spec.resets.startswith("session")
+
+    def window(self, at_ms: int) -> int:
+        """The number of the window that a moment is in."""
+        return (at_ms - self.begun_ms * self.is_session) // (self.window_ms or 1)
 
     @property
     def per_ms(self) -> Fraction:
@@ -66,12 +84,16 @@ class Gauge:
     def now(self, now_ms: int) -> Gauge:
         """The same gauge, read later."""
         arrived = self.per_ms * max(0, now_ms - self.at_ms)
+        if self.window_ms is not None:
+            passed = self.window(now_ms) - self.window(self.at_ms)
+            arrived = Fraction(passed * self.spec.capacity_milli)
         level = min(Fraction(self.spec.capacity_milli), self.level + arrived)
         return replace(self, level=level, at_ms=now_ms)
 
     def less(self, amount: int) -> Gauge:
         level = min(Fraction(self.spec.capacity_milli), self.level - amount)
-        return replace(self, level=level)
+        was_full = self.level == self.spec.capacity_milli
+        return replace(self, level=level, begun_ms=self.at_ms if was_full else self.begun_ms)
 
     def counted(self, amount: int) -> Gauge:
         return replace(self, consumed=self.consumed + amount)
@@ -81,8 +103,19 @@ class Gauge:
         whole milliseconds at the new pace, and is nothing where a limit was full."""
         whole, part = floor(self.level), self.level - floor(self.level)
         after = replace(self, spec=spec)
+        if spec.rate == self.spec.rate:
+            return after
+        if self.is_session and after.is_session and self.level < self.spec.capacity_milli:
+            part_ms = (self.at_ms - self.begun_ms) % (self.window_ms or 1)
+            part_ms = part_ms * (after.window_ms or 1) // (self.window_ms or 1)
+        else:
+            part_ms = 0
+        after = replace(after, begun_ms=self.at_ms - part_ms)
         if whole >= min(self.spec.capacity_milli, spec.capacity_milli):
-            return replace(after, level=Fraction(min(whole, spec.capacity_milli)))
+            level = Fraction(min(whole, spec.capacity_milli))
+            return replace(after, level=level, begun_ms=self.at_ms)
+        if spec.resets is not None or self.spec.resets is not None:
+            return replace(after, level=Fraction(whole))
         if after.per_ms == self.per_ms:
             return after
         begun = floor(part / after.per_ms) * after.per_ms if after.per_ms else 0
@@ -92,10 +125,15 @@ class Gauge:
         missing = wanted - self.level
         wait_ms: int | None = 0
         if missing > 0:
-            never = wanted > self.spec.capacity_milli or not self.per_ms
-            wait_ms = None if never else ceil(missing / self.per_ms)
+            wait_ms = None if wanted > self.spec.capacity_milli else self._wait_ms(missing)
         left, step_ms = floor(after.level) // 1000, ceil(1 / self.per_ms) if self.per_ms else 0
         return Row(self.spec.name, left, wait_ms != 0, wait_ms, Fraction(missing), step_ms)
+
+    def _wait_ms(self, missing: Fraction) -> int | None:
+        if self.window_ms is not None:
+            window = self.window(self.at_ms) + ceil(missing / self.spec.capacity_milli)
+            return window * self.window_ms + self.begun_ms * self.is_session - self.at_ms
+        return ceil(missing / self.per_ms) if self.per_ms else None
 
 
 @dataclass
@@ -237,10 +275,26 @@ POOL = (
     Limit.custom("odd", 6, 5, 17, soft=True),
     Limit.custom("many", 2 * 10**11, 10**9 + 7, 3600),
 )
+# Quotas, and what a store has in their place that keeps none.
+QUOTAS = {
+    Limit.quota("daily", 40, every="day"): POOL[3],
+    Limit.quota("once", 25, reset_after=45): POOL[5],
+    Limit.quota("once", 30, reset_after=3600): POOL[6],
+    Limit.quota("odd", 9, cron="0 * * * *", soft=True): POOL[9],
+    Limit.quota("odd", 12, reset_after=7): POOL[7],
+    Limit.quota("rpm", 8, cron="0 * * * *"): POOL[0],
+}
+WINDOWS_MS = {
+    "calendar day UTC": 86_400_000,
+    "session 45s": 45_000,
+    "session 3600s": 3_600_000,
+    "cron 0 * * * * UTC": 3_600_000,
+    "session 7s": 7000,
+}
 GAPS_MS = (1, 3, 37, 400, 900, 1000, 60_000, 3_600_000, 40 * 86_400_000)
 
 sets_of_limits = st.lists(
-    st.sampled_from(POOL), min_size=1, max_size=3, unique_by=lambda limit: limit.name
+    st.sampled_from((*POOL, *QUOTAS)), min_size=1, max_size=3, unique_by=lambda limit: limit.name
 )
 places = st.integers(0, len(KEYS) - 1)
 callers = st.sampled_from(("fresh", "fresh", "fresh", "twin", "stale", "own"))
@@ -261,6 +315,7 @@ class StoreMachine(RuleBasedStateMachine):
     expires_ms = 0  # from when on a full bucket is made anew rather than written to; 0 is never
     lazy_versions = False  # whether a refusal notes a newer version only along with new limits
     leaves_traces = False  # whether what was taken and given back leaves a full bucket
+    keeps_quotas = True
 
     def opened(self) -> Store:
         raise NotImplementedError
@@ -353,7 +408,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(limits=sets_of_limits)
     def choose_an_override(self, limits: list[Limit]) -> None:
-        self.override = Terms(tuple(limit.spec for limit in limits), own=True)
+        self.override = Terms(tuple(self._kept(limit).spec for limit in limits), own=True)
+
+    def _kept(self, limit: Limit) -> Limit:
+        return limit if self.keeps_quotas else QUOTAS.get(limit, limit)
 
     @invariant()
     def buckets_are_as_they_should_be(self) -> None:
@@ -441,7 +499,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _terms(self, limits: list[Limit]) -> Terms:
         self.version += 1
-        specs = tuple(limit.spec for limit in limits)
+        specs = tuple(self._kept(limit).spec for limit in limits)
         return Terms(specs, self.version, sources=("system",) * len(specs))
 
     def _demand(self, place: int, caller: str, line: tuple[Any, ...], sign: int = 1) -> Demand:

@@ -29,7 +29,7 @@ from proof.size import sized
 from tests.stores.dynamodb.kit import opened
 from tests.stores.redis import servers
 
-PROGRAMS = sized(15, 60, 1000)
+PROGRAMS = sized(25, 80, 1200)
 
 
 class OnMemory(StoreMachine):
@@ -84,6 +84,7 @@ class DynamoMachine(StoreMachine):
     expires_ms = 50_000
     lazy_versions = True
     leaves_traces = True
+    keeps_quotas = False
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["undo", "transaction"])

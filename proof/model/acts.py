@@ -8,6 +8,7 @@ from typing import Any
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
+from headgate.core.refill.resets import INSTANTS_MAX, schedule_of
 from headgate.core.runtime import run
 from headgate.core.store import Store
 from headgate.stores.dynamodb import over_port
@@ -79,7 +80,11 @@ def fill_rounds(
     parts = [shard.parts[spec.name] for shard in bucket.values() if spec.name in shard.parts]
     owed = spec.capacity_milli + sum(abs(part.tokens) for part in parts)
     slowest = max([part.period_ms / max(part.amount, 1) for part in parts], default=0)
-    slowest = max(slowest, spec.period_ms / spec.amount_milli)
+    if spec.resets is None:
+        slowest = max(slowest, spec.period_ms / spec.amount_milli)
+    else:
+        first_ms, *_, last_ms = schedule_of(spec.resets).instants(now_ms, INSTANTS_MAX)
+        slowest = max(slowest, (last_ms - first_ms) / spec.capacity_milli)  # more than one window
     long_ms = LONG * (int(owed * slowest) + 10_000)
     asked = [demand_for(key, terms, spec.name, milli)
              for milli in (spec.capacity_milli - 1000, 1000, 1000)]  # fmt: skip

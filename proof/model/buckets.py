@@ -5,12 +5,15 @@ It is decoded here from what lies in the store, with arithmetic of its own.
 
 from __future__ import annotations
 
+import bisect
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import TERMS, Record, cells_of
+from headgate.core.refill.resets import INSTANTS_MAX, schedule_of
 from proof.model.values import Row
 
 ROUNDING_MILLI = 2  # a split may drop parts of millitokens, never make some
@@ -27,24 +30,35 @@ class Part(NamedTuple):
     consumed: int
     epoch_ms: int
     soft: bool = False
+    resets: str | None = None  # the schedule of a quota, which has an amount of 0
 
     @classmethod
     def of(cls, spec: Spec, number: int = 0, depth: int = 0) -> Part:
         """A shard's share of a limit that holds nothing."""
         capacity = share_of(spec.capacity_milli, number, depth)
-        return cls(capacity, spec.amount_milli, spec.period_ms << depth, 0, 0, 0, spec.soft)
+        period_ms = spec.period_ms << depth
+        return cls(capacity, spec.amount_milli, period_ms, 0, 0, 0, spec.soft, spec.resets)
 
     def level(self, now_ms: int) -> int:
-        arrived = (now_ms - self.epoch_ms) * self.amount // self.period_ms
-        return min(self.capacity, self.tokens + arrived)
+        return min(self.capacity, self.tokens + self.arrived(now_ms))
+
+    def arrived(self, now_ms: int) -> int:
+        """What has come since the epoch."""
+        if self.resets is not None:
+            return self.passed(now_ms) * self.capacity
+        return (now_ms - self.epoch_ms) * self.amount // self.period_ms
+
+    def passed(self, now_ms: int) -> int:
+        """How many resets have come since the epoch."""
+        return resets_in(str(self.resets), self.epoch_ms, now_ms)
 
     @property
-    def rate(self) -> tuple[int, int, int]:
-        return self[:3]
+    def rate(self) -> tuple[int, int, int, str | None]:
+        return (*self[:3], self.resets)
 
     @property
-    def pace(self) -> tuple[int, int, int]:
-        return self.epoch_ms, self.amount, self.period_ms
+    def pace(self) -> tuple[int, int, int, str | None]:
+        return self.epoch_ms, self.amount, self.period_ms, self.resets
 
     @property
     def band(self) -> int:
@@ -57,9 +71,30 @@ class Part(NamedTuple):
         missing = self.capacity - self.tokens
         if missing <= 0:
             return self.epoch_ms
+        if self.resets is not None:
+            return schedule_of(self.resets).nth_after(self.epoch_ms, -(-missing // self.capacity))
         if not self.amount:
             return None
         return self.epoch_ms - (-missing * self.period_ms // self.amount)
+
+
+@functools.lru_cache(maxsize=4096)
+def resets_after(text: str, epoch_ms: int) -> tuple[int, ...]:
+    """The resets after an epoch, as many as matter here: beside core/refill, whose arithmetic asks
+    for their number alone."""
+    return schedule_of(text).instants(epoch_ms, INSTANTS_MAX)
+
+
+def resets_in(text: str, since_ms: int, until_ms: int) -> int:
+    """How many resets are after the one moment and not after the other."""
+    count = 0
+    while True:
+        instants = resets_after(text, since_ms)
+        passed = bisect.bisect_right(instants, until_ms)
+        count += passed
+        if not passed or passed < len(instants):
+            return count
+        since_ms = instants[-1]
 
 
 class Shard(NamedTuple):
@@ -85,20 +120,32 @@ def share_of(capacity: int, number: int, depth: int) -> int:
 def parts_of(row: Row, number: int) -> dict[str, Part]:
     """Each limit's share in an item."""
     layout = row.values["lo"][1] if "lo" in row.values else ""
-    soft = {part.partition("=")[0] for part in layout.split() if part.endswith("!")}
+    titles = [part.partition("=") for part in layout.split() if "=" in part]
+    soft = {title.partition("@")[0] for title, _, source in titles if source.endswith("!")}
+    schedules = {
+        name: ("" if schedule[:4] in ("cron", "sess") else "calendar ") + schedule.replace("~", " ")
+        for name, _, schedule in (title.partition("@") for title, _, _ in titles)
+        if schedule
+    }
     depth, found = row.number("sd"), {}
     for limit in [name[2:-3] for name in row.values if name[:2] == "b_" and name[-3:] == "_cp"]:
         whole = row.number(f"b_{limit}_cp")
         found[limit] = Part(
             share_of(whole, number, depth),
-            row.number(f"b_{limit}_ra", whole),
-            row.number(f"b_{limit}_rp") << depth,
+            row.number(f"b_{limit}_ra", 0 if limit in schedules else whole),
+            (1000 if limit in schedules else row.number(f"b_{limit}_rp")) << depth,
             row.number(f"b_{limit}_tk"),
             row.number(f"b_{limit}_tc"),
-            row.number(f"b_{limit}_rf", row.number("rf")),
+            _epoch_ms(row.number(f"b_{limit}_rf", row.number("rf")), schedules.get(limit)),
             limit in soft,
+            schedules.get(limit),
         )
     return found
+
+
+def _epoch_ms(number: int, resets: str | None) -> int:
+    """Quotas by the calendar have the number of a window."""
+    return number if resets is None else schedule_of(resets).mark_start_ms(number)
 
 
 def from_row(row: Row, number: int) -> Shard:
@@ -157,7 +204,7 @@ def from_record(record: Record | None) -> Bucket:
     version = record[TERMS].version
     times: dict[str, Any] = {"cv": version}
     for limit, part in parts.items():  # another pace begins with what is under way at it
-        times[f"{limit} rf at {part.amount}/{part.period_ms}"] = part.epoch_ms
+        times[f"{limit} rf at {part.resets or (part.amount, part.period_ms)}"] = part.epoch_ms
     return {0: Shard(0, version, times, None, parts)}
 
 

@@ -6,10 +6,10 @@ from proof.planted.fault import fault
 
 MUTANTS = [
     fault("a refund does not grow older", "_refund",
-          "= max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms", "= 0",
+          "= bucket.arrived_milli(debit.at_ms, max(now_ms, debit.at_ms), spec.rate)", "= 0",
           "tests/core/test_lease_book.py::test_a_refund_later_than_the_refill_gives_nothing_back"),
     fault("a refund is cut by what has not arrived yet", "_refund",
-          "refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms",
+          "refilled = bucket.arrived_milli(debit.at_ms, max(now_ms, debit.at_ms), spec.rate)",
           "refilled = -(-max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms)",
           "tests/core/test_lease_book.py::test_who_failed_and_tries_again_at_once_gets_in"),
     fault("a credit undoes the oldest debit first", "undo_newest",

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from proof.planted import arithmetic, layering, leasing, plans, scripts, serving, storing
+from proof.planted import arithmetic, layering, leasing, plans, quotas, scripts, serving, storing
 from proof.planted.fault import PACKAGE, Ground, Mutant, place
 from proof.size import sample
 
 KINDS = {
     "arithmetic": arithmetic.MUTANTS,
+    "quotas": quotas.MUTANTS,
     "leasing": leasing.MUTANTS,
     "plans": plans.MUTANTS,
     "storing": storing.MUTANTS,

@@ -188,7 +188,11 @@ class Local(Watched):
         """What this process gives by itself keeps within the limits, too."""
         now_ms = self._client.world.now_ms()
         for demand in demands:
-            held = {spec.name: spec for spec in self._held(demand).specs if not spec.soft}
+            held = {
+                spec.name: spec
+                for spec in self._held(demand).specs
+                if not spec.soft and spec.resets is None  # its windows are by the client's clock
+            }
             for limit, milli in demand.named():
                 if limit not in held:
                     continue
@@ -205,7 +209,9 @@ class Local(Watched):
             held = self._terms[demand.key.text] = terms
             for spec in held.specs:
                 gauge = self._gauges.get((demand.key.text, spec.name))
-                if gauge is not None:
+                if spec.resets is not None:
+                    self._gauges.pop((demand.key.text, spec.name), None)
+                elif gauge is not None:
                     gauge.moved(0, [Part.of(spec)], self._client.world.now_ms())
         return held
 

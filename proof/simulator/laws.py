@@ -23,6 +23,7 @@ from proof.model.buckets import (
     fits,
     level_of,
     part_in,
+    resets_after,
     settled_ms,
     time_faults,
     tree_fault,
@@ -44,9 +45,14 @@ class Gauge:
         self._ahead_ms = 0
         self._changed = False
         self._shards = 1
+        self._quotas: tuple[Part, ...] = ()  # as the last write left them, one for each shard
+        self._odd_windows = 0  # capacities more, for clocks and delays
 
     def _fall(self, at_ms: int) -> None:
         self.excess = max(0.0, self.excess - (at_ms - self._at_ms) * self._per_ms)
+        for quota in self._quotas:
+            passed = quota.passed(at_ms) - quota.passed(self._at_ms)
+            self.excess = max(0.0, self.excess - passed * quota.capacity)
         self._at_ms = at_ms
 
     def moved(self, amount: int, parts: Sequence[Part], at_ms: int) -> None:
@@ -57,13 +63,14 @@ class Gauge:
             return
         capacity = sum(part.capacity for part in parts)
         per_ms = sum(part.amount / part.period_ms for part in parts)
-        known = bool(self.capacity)
-        self._changed = known and (capacity, round(per_ms, 9)) != (
-            self.capacity,
-            round(self._per_ms, 9),
-        )
+        quotas = tuple(part for part in parts if part.resets is not None)
+        law = (capacity, round(per_ms, 9), {quota.resets for quota in quotas})
+        was = (
+            self.capacity, round(self._per_ms, 9), {quota.resets for quota in self._quotas}
+        )  # fmt: skip
+        self._changed = bool(self.capacity) and law != was
         self._shards = len(parts)
-        self.capacity, self._per_ms = capacity, per_ms
+        self.capacity, self._per_ms, self._quotas = capacity, per_ms, quotas
         self._per_ms_max = max(self._per_ms_max, per_ms)
         self.capacity_max = max(self.capacity_max, capacity)
 
@@ -81,7 +88,7 @@ class Gauge:
         if self._changed:  # an interval over two capacities is held against the new one only
             self.excess = min(self.excess, max(0.0, self.capacity - there))
         rounding = ROUNDING_MILLI * self._shards + 8
-        slack = self._behind_ms * self._per_ms_max + rounding
+        slack = self._behind_ms * self._per_ms_max + rounding + self._odd() * self.capacity
         if there + self.excess > self.capacity + slack:
             return (
                 f"has {there} and {self.excess:.0f} were taken beyond its pace, with a capacity "
@@ -91,6 +98,18 @@ class Gauge:
         if take and self.excess > self.capacity + most:
             return f"{self.excess:.0f} were taken beyond its pace; at most {self.capacity + most}"
         return ""
+
+    def _odd(self) -> int:
+        """How often a quota may have given its capacity besides, because writers met a reset by
+        their own clocks: a write that was late at a reset is beyond it for good. Of sessions it is
+        as many as clocks that are apart can begin."""
+        apart_ms = self._behind_ms + self._ahead_ms
+        for quota in self._quotas if apart_ms else ():
+            near = quota.passed(self._at_ms + apart_ms) - quota.passed(self._at_ms - apart_ms)
+            if str(quota.resets).startswith("session"):
+                near = 1 + apart_ms // (resets_after(str(quota.resets), 0)[0])
+            self._odd_windows = max(self._odd_windows, near)
+        return self._odd_windows
 
 
 TRUST_MS = 1000  # how long a layer may refuse by what it has seen
@@ -169,6 +188,9 @@ class Laws:
         }:
             self.eased_ms[place[0]] = at_ms
         gauge = self.gauges.setdefault(place, Gauge())
+        self.checks["quotas"] += any(
+            s.parts[limit].resets is not None for s in after.values() if limit in s.parts
+        )
         gauge.moved(moved, [s.parts[limit] for s in after.values() if limit in s.parts], at_ms)
         late_ms = at_ms - call.moment_ms
         level = level_of(after, limit, at_ms)

@@ -27,7 +27,8 @@ def fraction(*labels: int) -> float:
     return mixed(*labels) / 2.0**64
 
 
-Limits = list[list[Any]]  # name, capacity, amount, period in seconds, and True if it is soft
+# Name, capacity, amount, period in seconds; then whether it is soft, and the schedule of a quota.
+Limits = list[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,12 @@ SKEW_MS = 5000
 BURSTS = 10
 ACTS_MAX = 60
 SOFT_PART = 0.35  # of the scenarios have soft limits
+QUOTA_PART = 0.25  # of the scenarios have quotas
+SCHEDULES = (  # with resets within the two hours that a scenario takes
+    "session 2s", "session 70s", "session 900s", "cron 0 * * * * UTC",
+    "cron 10,40 */2 * * * Asia/Kolkata", "cron 20 */3 * * * America/St_Johns",
+    "calendar day Asia/Shanghai", "calendar week Asia/Shanghai",
+)  # fmt: skip
 
 FAIR = [0.0, 0.0, 0.0, 0.0, 0.0]
 WEATHERS = (
@@ -99,7 +106,7 @@ WEATHERS = (
 
 
 class Plot:
-    def __init__(self, world: str, seed: int, episode: int) -> None:
+    def __init__(self, world: str, seed: int, episode: int, *, quotas: bool) -> None:
         self.world = world
         self.seed = seed
         self.episode = episode
@@ -107,6 +114,8 @@ class Plot:
         # Apart from the rest, so that scenarios without soft limits are as they always were.
         self.soft_rng = random.Random(f"mild/{world}/{seed}/{episode}")
         self.softens = self.soft_rng.random() < SOFT_PART
+        self.quota_rng = random.Random(f"quota/{world}/{seed}/{episode}")
+        self.has_quotas = quotas and self.quota_rng.random() < QUOTA_PART
         self.events: list[Event] = []
         self.at_ms = 1000
         self.clients = self.rng.choice(CLIENTS)
@@ -139,7 +148,17 @@ class Plot:
         for limit in limits[:2] if self.softens else ():
             if self.soft_rng.random() < 0.5:
                 limit.append(True)
+        if self.has_quotas:
+            return [self._with_schedule(limit) for limit in limits]
         return limits
+
+    def _with_schedule(self, limit: list[Any]) -> list[Any]:
+        """The same as a quota, most often; so what changes later changes schedules, too."""
+        rng = self.quota_rng
+        if rng.random() < (0.4 if limit[0] == "a" else 0.7):
+            name, capacity, _, _, *soft = limit
+            return [name, capacity, 0, 1, bool(soft), rng.choice(SCHEDULES)]
+        return limit
 
     def _profile(self) -> dict[str, Any]:
         rng = self.rng
@@ -273,5 +292,6 @@ class Plot:
             self.at_ms += 1
 
 
-def plotted(world: str, seed: int, episode: int) -> Scenario:
-    return Plot(world, seed, episode).scenario()
+def plotted(world: str, seed: int, episode: int, *, quotas: bool = True) -> Scenario:
+    """Without `quotas` as it was before there were any, for episodes that are kept."""
+    return Plot(world, seed, episode, quotas=quotas).scenario()

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from headgate.core import engine
+from headgate.core import decision, engine, record
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import StoreTrouble
 from headgate.core.record import new_record
 from headgate.layers.breaker import BreakerState, Circuit
 from headgate.layers.held_tokens import HeldTokens
 from headgate.stores.dynamodb import store as buckets
+from headgate.stores.dynamodb.protocol import limit_moves, writes
 from headgate.stores.dynamodb.protocol import take as taking
-from headgate.stores.dynamodb.protocol import writes
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.sharding import router as sharing
 from headgate.stores.dynamodb.sharding import split as splitting
@@ -98,7 +98,15 @@ MUTANTS: dict[str, tuple[str, Plant]] = {
         "dynamodb", around("credit_of", lambda real, demand, passed: demand.inverse(), buckets),
     ),
     "the band takes from slow limits": (
-        "dynamodb", around("band_milli", wide_band, writes, taking),
+        "dynamodb", around("band_milli", wide_band, limit_moves, taking),
+    ),
+    "a reset comes a minute early": (
+        "onestep",
+        around("count_resets", lambda real, text, epoch_ms, now_ms: real(
+            text, epoch_ms, now_ms + 60_000), decision, record),
+    ),
+    "a reset pays a debt twice": (
+        "onestep", around("count_resets", lambda real, *how: 2 * real(*how), decision, record),
     ),
     "a throttled key opens the gate": ("onestep", value(engine, "Throttled", Nobody)),
 }  # fmt: skip

@@ -51,6 +51,7 @@ def test_everything_that_can_happen_happens(world: str) -> None:
     wanted = {(kind, name) for kind, names in HAPPENING.items() for name in names.split()}
     if world == "dynamodb":
         wanted |= {("told", "split"), ("told", "merge")}
+    wanted.add(("checks", "quotas"))
     seen: set[tuple[str, str]] = set()
     for episode in range(EPISODES_MAX):
         report = simulate(plotted(world, SEED, episode))
@@ -125,7 +126,7 @@ FOUND_ONCE = [
 
 @pytest.mark.parametrize(("seed", "episode"), FOUND_ONCE)
 def test_what_was_found_once_stays_well(seed: int, episode: int) -> None:
-    assert not simulate(plotted("dynamodb", seed, episode)).violations
+    assert not simulate(plotted("dynamodb", seed, episode, quotas=False)).violations
 
 
 def test_timers_of_one_moment_go_off_in_the_same_order_whatever_was_cancelled() -> None:
@@ -151,4 +152,4 @@ def test_timers_of_one_moment_go_off_in_the_same_order_whatever_was_cancelled() 
 
 def test_a_reason_to_be_degraded_may_be_told_by_the_guard_of_the_catalog() -> None:
     """A breaker that is being probed holds back a lookup, too; the monitor had not heard of it."""
-    assert not simulate(plotted("onestep", 17001, 873)).violations
+    assert not simulate(plotted("onestep", 17001, 873, quotas=False)).violations

@@ -14,6 +14,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import HeadgateError, RateLimitExceeded, StoreTrouble
 from headgate.core.limits import Spec
 from headgate.core.record import BucketKey, Terms
+from headgate.core.refill.resets import schedule_of
 from headgate.core.store import Capabilities, Store
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
@@ -200,8 +201,15 @@ class World:
 
 def made(limits: Limits) -> list[Limit]:
     return [
-        Limit(name, capacity, amount, period_s, soft=bool(soft))
-        for name, capacity, amount, period_s, *soft in limits
+        Limit(
+            name,
+            capacity,
+            amount,
+            period_s,
+            bool(more and more[0]),
+            schedule_of(more[1]) if more[1:] else None,
+        )
+        for name, capacity, amount, period_s, *more in limits
     ]
 
 
@@ -275,7 +283,7 @@ async def _check_each_limit(
     """Of a bucket, but for limits that never refill or never refuse."""
     terms = await _terms(world, text)
     for spec in terms.specs if terms is not None else ():
-        if spec.amount_milli and not spec.soft:
+        if (spec.amount_milli or spec.resets) and not spec.soft:
             try:
                 check(world, text, terms, spec)
             except StoreTrouble as trouble:

@@ -16,9 +16,8 @@ from headgate.core.decision import Verdict
 from headgate.core.engine import Engine, Request
 from headgate.core.errors import HeadgateError, RateLimiterClosed, ValidationError
 from headgate.core.lease import LeaseAccount
-from headgate.core.levels import Explanation, OnUnavailable, parse_on_unavailable
+from headgate.core.levels import Defaults, Explanation, OnUnavailable, parse_on_unavailable
 from headgate.core.limits import Limit
-from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import Clock, Observer
 from headgate.core.store import Store
 from headgate.layers.layer import Layer, Shadow

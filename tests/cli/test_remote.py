@@ -22,7 +22,7 @@ OF_STORES = (
     "export", "import", "top", "completion",
 )  # fmt: skip
 UNLIKE = re.compile(
-    r'"(created_at|deleted_at|timestamp|event_id|id|eu|deleted|purged|principal)": "[^"]*"'
+    r'"(created_at|deleted_at|reset_at|timestamp|event_id|id|eu|deleted|purged|principal)": "[^"]*"'
     r'|"[a-z_]*window_(start|end)": "[^"]*"|"created_ms": [0-9]+'
 )
 LINES = [line for line, _ in STORY if line.split()[0] not in OF_STORES]

@@ -1,8 +1,8 @@
 """One limit told exactly: its level as a rational number, replayed from its whole history.
 
-Nothing here is shared with `headgate.core.bucket`: no epoch, no floor, no stored tokens. A level is
-computed by going through every event since the beginning, filling continuously in between and
-losing at each moment what would pass the brim.
+Nothing here is shared with `headgate.core.refill.bucket`: no epoch, no floor, no stored tokens. A
+level is computed by going through every event since the beginning, filling continuously in between
+and losing at each moment what would pass the brim.
 """
 
 from __future__ import annotations

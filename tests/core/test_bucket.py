@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.bucket import MILLI, Rate, div_ceil, forecast, refilled_milli
+from headgate.core.refill.bucket import MILLI, Rate, div_ceil, forecast, refilled_milli
 from tests.core.kit import (
     DAY_MS,
     DECADES_MS,

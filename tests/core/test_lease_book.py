@@ -292,3 +292,33 @@ def test_a_lease_that_is_changed_for_hours_stays_small() -> None:
     book.revert({spot: 1000}, NOW_MS + 998)
     assert book.held_milli("tpm") == 5000 + 998 * 1000
     assert sum(debit.milli for debit in book.debits(spot) if not debit.taken) == counted
+
+
+MONTH = Limit.quota("month", 100, every="month", tz="Europe/Berlin")
+SESSION = Limit.quota("session", 100, reset_after=3600)
+
+
+@pytest.mark.parametrize(
+    ("limit", "late_ms", "refund"),
+    [
+        (MONTH, 0, -30_000), (MONTH, 1_000, -30_000), (MONTH, 32 * DAY_MS, None),
+        (SESSION, 0, -30_000), (SESSION, 2_400_000 - 1, -30_000), (SESSION, 2_400_000, None),
+        (SESSION, 3_600_000, None),
+    ],
+)  # fmt: skip
+def test_a_quota_gets_back_nothing_of_a_window_that_is_over(
+    limit: Limit, late_ms: int, refund: int | None
+) -> None:
+    """The take comes twenty minutes into a session, so it ends forty minutes later."""
+    terms = Terms((limit.spec,))
+    begun = decide([Demand(key("a"), terms, (5_000,))], [None], NOW_MS - 1_200_000)[1]
+    verdict, _ = decide([Demand(key("a"), terms, (30_000,))], begun, NOW_MS)
+    book = LeaseAccount(None, None, verdict.demands, NOW_MS, False, verdict=verdict)  # type: ignore[arg-type]
+    found = credits_of(book.refunds(NOW_MS + late_ms))
+    assert found == ({} if refund is None else {"a": {limit.name: refund}})
+
+
+def test_a_session_whose_beginning_nobody_knows_gets_nothing_back() -> None:
+    """Of what was consumed later in the same lease only the window of the acquire is known."""
+    terms = Terms((SESSION.spec,))
+    assert book_of(Demand(key("a"), terms, (5_000,))).refunds(NOW_MS) == []

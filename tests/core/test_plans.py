@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from headgate.core.levels import (
     LEVELS,
+    NO_DEFAULTS,
+    Defaults,
     Entity,
     EntityConfig,
     Lookup,
@@ -64,7 +66,7 @@ def standing_with(present: dict[str, bool]) -> EntityConfig:
 @pytest.mark.parametrize("flags", list(product((False, True), repeat=len(LEVELS))))
 def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[bool, ...]) -> None:
     present = dict(zip(LEVELS, flags, strict=True))
-    defaults = limits_at("limiter") if present["limiter"] else ()
+    defaults = Defaults(limits_at("limiter") if present["limiter"] else ())
     found = resolve(standing_with(present), "gpt-4", defaults)
     there = [level for level in LEVELS if present[level]]
     names = {name for level in there for name in NAMES[level]}
@@ -120,7 +122,7 @@ def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None
     seen: dict[Terms, Terms] = {}
     sources = []
     for lookup in (own, shared):
-        terms = make_request_plan("ns", "gpt-4", lookup, (), None, seen).slots[0].terms
+        terms = make_request_plan("ns", "gpt-4", lookup, NO_DEFAULTS, None, seen).slots[0].terms
         seen.setdefault(terms, terms)
         sources.append(terms.sources)
     assert sources == [("entity",), ("resource",)]
@@ -137,7 +139,7 @@ DEFAULTS = object()
 
 def _kept() -> SharedRequestPlans:
     shared = SharedRequestPlans()
-    plan = make_request_plan("ns", "r", COMMON, (), None, {})
+    plan = make_request_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
     shared.keep("ns", "r", COMMON, DEFAULTS, plan)
     return shared
 
@@ -157,7 +159,7 @@ def test_it_is_the_plan_that_would_be_made() -> None:
         entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
         lookup = _of(entity=entity)
         copied = shared.copy("ns", "r", lookup, DEFAULTS)
-        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, (), None, {}))
+        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
 
 
 def test_what_differs_is_made_anew() -> None:
@@ -187,13 +189,13 @@ def test_what_one_plan_gives_is_copied_for_all_who_are_on_it() -> None:
     shared = _kept()
     for plan in (pro, free):
         lookup = _of(plan=plan)
-        made = make_request_plan("ns", "r", lookup, (), None, {})
+        made = make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {})
         assert shared.copy("ns", "r", lookup, DEFAULTS) is None
         shared.keep("ns", "r", lookup, DEFAULTS, made)
     for plan in (pro, free, None):
         lookup = _of(plan=plan, entity=Entity("eve", plan="any"))
         copied = shared.copy("ns", "r", lookup, DEFAULTS)
-        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, (), None, {}))
+        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
     assert shared.copy("ns", "r", _of(plan=changed), DEFAULTS) is None
     assert shared.copy("ns", "r", _of(plan=pro, own=SYSTEM), DEFAULTS) is None
 
@@ -201,7 +203,7 @@ def test_what_one_plan_gives_is_copied_for_all_who_are_on_it() -> None:
 def test_explain_says_which_plan_gives_a_limit_and_what_it_hides() -> None:
     pro = Plan("pro", (Limit.per_minute("rpm", 5), Limit.per_day("tpd", 9)), {"r": (SMALL,)}, 4)
     standing = replace(COMMON.lineage[0], plan=pro, entity=Entity("ann", plan="pro"))
-    found = explain([standing], "r", (), 7)
+    found = explain([standing], "r", NO_DEFAULTS, 7)
     assert [(one.level, one.source, one.overrides) for one in found.limits] == [
         ("plan_resource", "plan pro for r", ("plan pro for every resource", "resource r")),
         ("plan", "plan pro for every resource", ()),
@@ -220,19 +222,21 @@ def test_a_parent_on_a_plan_was_given_its_limits_on_purpose() -> None:
     child = EntityConfig("c", Entity("c"), None, None, None, None, large)
     for plan, warned in ((small, 0), (None, 1)):
         parent = EntityConfig("p", None, None, None, StoredLevel((SMALL,), 1), None, plan)
-        assert len(explain([child, parent], "r", (), 1).warnings) == warned
+        assert len(explain([child, parent], "r", NO_DEFAULTS, 1).warnings) == warned
 
 
 def test_an_entity_with_limits_of_its_own_is_not_shared() -> None:
     shared = SharedRequestPlans()
     lookup = _of(own=SYSTEM)
-    shared.keep("ns", "r", lookup, DEFAULTS, make_request_plan("ns", "r", lookup, (), None, {}))
+    shared.keep(
+        "ns", "r", lookup, DEFAULTS, make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {})
+    )
     assert shared.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
 def test_shared_plans_are_bounded() -> None:
     shared = SharedRequestPlans()
-    plan = make_request_plan("ns", "r", COMMON, (), None, {})
+    plan = make_request_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
     for number in range(SHARED_REQUEST_PLANS_MAX + 10):
         shared.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
         assert len(shared._kept) <= SHARED_REQUEST_PLANS_MAX

@@ -117,7 +117,27 @@ def test_namespace_ids_are_opaque_and_pass_their_own_check() -> None:
 
 amounts = st.one_of(st.integers(1, 1000), st.integers(1, AMOUNT_MAX))
 periods_s = st.integers(1, PERIOD_SECONDS_MAX)
-limits = st.builds(Limit, limit_names, amounts, st.just(0) | amounts, periods_s, st.booleans())
+refilled_limits = st.builds(
+    Limit, limit_names, amounts, st.just(0) | amounts, periods_s, st.booleans()
+)
+schedules = st.one_of(
+    st.builds(
+        lambda every, tz: {"every": every, "tz": tz},
+        st.sampled_from(("day", "week", "month", "year")),
+        st.sampled_from((None, "UTC", "Europe/Berlin", "America/Port-au-Prince", "Etc/GMT+5")),
+    ),
+    st.builds(
+        lambda cron, tz: {"cron": cron, "tz": tz},
+        st.sampled_from(("0 0 1,15 * *", "*/15 3 * * mon-fri", "0 0 l * 5#2", "0 12 LW * *")),
+        st.sampled_from((None, "Asia/Kolkata")),
+    ),
+    st.builds(lambda seconds: {"reset_after": seconds}, periods_s),
+)
+quotas = st.builds(
+    lambda name, capacity, schedule, soft: Limit.quota(name, capacity, soft=soft, **schedule),
+    limit_names, amounts, schedules, st.booleans(),
+)  # fmt: skip
+limits = refilled_limits | quotas
 
 
 @LAW
@@ -142,6 +162,14 @@ def test_a_limit_survives_every_way_of_writing_it(limit: Limit) -> None:
 @example("5/s burst soft")
 @example("5/s soft soft")
 @example("5/ssoft")
+@example("5/calendar")
+@example("5/calendar month soft soft")
+@example("5/calendar month Europe/Berlin burst 9")
+@example("5/calendar month:soft")
+@example("5/cron 0 0 * *")
+@example("5/cron 0 0 * * * Mars/Olympus")
+@example("5/session 9 weeks")
+@example("5/session 0s")
 def test_parse_gives_a_limit_or_a_validation_error(text: str) -> None:
     with contextlib.suppress(ValidationError):
         assert isinstance(Limit.parse(text), Limit)
@@ -161,6 +189,19 @@ def test_parse_gives_a_limit_or_a_validation_error(text: str) -> None:
         ("1,000,000 / day", Limit.per_day("per_day", 1_000_000)),
         ("10_000 Per Hour", Limit.per_hour("per_hour", 10_000)),
         (" tpd : 7/2d ", Limit.custom("tpd", 7, 7, 172_800)),
+        ("5/calendar month", Limit.quota("per_calendar_month", 5, every="month")),
+        ("5 per Calendar Day soft", Limit.quota("per_calendar_day", 5, every="day", soft=True)),
+        (
+            "tpm_month: 1_000_000/calendar month Europe/Berlin",
+            Limit.quota("tpm_month", 1_000_000, every="month", tz="Europe/Berlin"),
+        ),
+        ("x:5/cron 0 0  1,15 * *", Limit.quota("x", 5, cron="0 0 1,15 * *")),
+        (
+            "5/cron 0 0 * * 1 Asia/Tokyo soft",
+            Limit.quota("per_cron", 5, cron="0 0 * * 1", tz="Asia/Tokyo", soft=True),
+        ),
+        ("100/session 5h", Limit.quota("per_session", 100, reset_after=18_000)),
+        ("chat: 100 per session day", Limit.quota("chat", 100, reset_after=86_400)),
     ],
 )
 def test_parse_reads_what_the_documents_write(text: str, limit: Limit) -> None:
@@ -177,7 +218,7 @@ def test_the_constructors_mean_what_they_say() -> None:
     ):
         assert make("x", 7) == Limit("x", 7, 7, seconds)
         assert make("x", 7, 9) == make("x", 7, burst=9) == Limit("x", 9, 7, seconds)
-        assert make("x", 7, soft=True).spec == ("x", 7_000, 7_000, seconds * 1_000, True)
+        assert make("x", 7, soft=True).spec == ("x", 7_000, 7_000, seconds * 1_000, True, None)
     assert Limit.custom("x", 5, 0, 1).refill_rate == 0
     with pytest.raises(ValidationError):
         Limit.per_second("x", 0)
@@ -220,7 +261,29 @@ def test_both_sides_of_the_amount_borders() -> None:
 FIVE = Limit.per_minute("x", 5).to_dict()
 
 
-@pytest.mark.parametrize("value", [None, [], "x", 5, {}, {"name": "x"}, FIVE | {"more": 1}])
+MONTH = {"name": "x", "capacity": 5, "every": "month"}
+
+
+def test_a_quota_tells_its_schedule_in_place_of_a_refill() -> None:
+    limit = Limit.from_dict(MONTH)
+    assert limit.to_dict() == MONTH | {"soft": False, "tz": "UTC"}
+    assert (limit.refill_amount, limit.refill_rate) == (0, 0)
+    assert limit.spec == ("x", 5_000, 0, 1_000, False, "calendar month UTC")
+    assert limit.spec.as_row() == limit.spec
+    assert Limit.per_second("x", 5).spec.as_row() == ("x", 5_000, 5_000, 1_000, False)
+    with pytest.raises(ValidationError, match=r"use Limit\.quota"):
+        Limit("x", 5, 5, 60, resets=limit.resets)
+    with pytest.raises(ValidationError, match=r"is no schedule; use Limit\.quota"):
+        Limit("x", 5, 0, 1, resets="calendar month UTC")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], "x", 5, {}, {"name": "x"}, FIVE | {"more": 1}, FIVE | {"every": "day"},
+     MONTH | {"more": 1}, {"name": "x", "every": "day"}, {"capacity": 5, "every": "day"},
+     MONTH | {"every": "eon"}, MONTH | {"refill_amount": 0},
+     {"name": "x", "capacity": 5, "tz": "UTC"}],
+)  # fmt: skip
 def test_from_dict_wants_exactly_its_keys(value: Any) -> None:
     with pytest.raises(ValidationError):
         Limit.from_dict(value)

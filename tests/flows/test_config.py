@@ -290,3 +290,23 @@ async def test_the_cache_counts_expires_and_is_invalidated(world: World) -> None
 
 async def _value(maybe: Any) -> Any:
     return await maybe if hasattr(maybe, "__await__") else maybe
+
+
+async def test_a_quota_is_compared_by_its_average_pace(world: World) -> None:
+    """A parent's rate of 60 a minute caps a child's budget of two a month in nothing."""
+    limiter = world.limiter()
+    await limiter.create_entity("org")
+    await limiter.create_entity("key", parent_id="org", cascade=True)
+    month, year = (Limit.quota("n", 100, every=every) for every in ("month", "year"))
+    for default, own, warned in (
+        (Limit.per_minute("n", 100), month, False),
+        (month, month, False),
+        (month, Limit.per_minute("n", 100), True),
+        (year, month, True),
+        (month, year, False),
+    ):
+        await limiter.set_resource_defaults("api", [default])
+        await limiter.set_limits("key", [own], resource="api")
+        told = await limiter.explain("key", "api")
+        assert bool(told.warnings) == warned, (default, own)
+        assert [one.given.limit for one in told.nearest] == [default if warned else own]

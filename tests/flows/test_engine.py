@@ -16,8 +16,8 @@ from headgate import (
     ValidationError,
 )
 from headgate.core.errors import Unreachable
+from headgate.core.levels import Defaults
 from headgate.core.plan import Each
-from headgate.core.plan_cache import Defaults
 from headgate.core.runtime import run
 from headgate.testing import FakeClock, FaultyStore, RecordingStore
 from tests.flows.conftest import World, take

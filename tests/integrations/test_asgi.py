@@ -43,6 +43,21 @@ def test_it_limits_says_so_and_lets_in_again() -> None:
     assert get(app).status_code == 200
 
 
+def test_a_daily_quota_in_words_tells_its_window_and_the_date() -> None:
+    clock = FakeClock(1_773_140_400_000)  # 2026-03-10, noon in Berlin
+    app = LimitMiddleware(hello, limiter(clock), "5/minute;1/calendar day Europe/Berlin")
+    first = get(app)
+    assert first.headers["ratelimit-policy"].endswith('"per_calendar_day";q=1;w=86400')
+    assert first.headers["ratelimit"].endswith('"per_calendar_day";r=0;t=43200')
+    refused = get(app)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "43200")
+    assert refused.json()["detail"] == (
+        "Try again in 43200 s, when per_calendar_day is reset on 2026-03-11 00:00 Europe/Berlin."
+    )
+    clock.advance(43_200_000)
+    assert get(app).status_code == 200
+
+
 def test_addresses_have_their_own_buckets_and_spoofing_changes_nothing() -> None:
     app = LimitMiddleware(hello, limiter(), "1/minute")
     assert get(app, address="198.51.100.1").status_code == 200

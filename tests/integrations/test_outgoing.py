@@ -210,3 +210,16 @@ def test_options() -> None:
     ):
         with pytest.raises(ValidationError, match="limiter"):
             make(wrong)
+
+
+def test_a_wait_of_the_other_side_costs_no_budget(busy: Script) -> None:
+    """What were taken from a quota for seven seconds would be missing for the rest of its month;
+    the limit beside it keeps the wait."""
+    limits = [
+        *RATE, Limit.quota("month", 100, every="month"), Limit.custom("grant", 50, 0, 1),
+    ]  # fmt: skip
+    gate = blocking(FakeClock())
+    with httpx.Client(transport=LimitedTransport(gate, limits)) as client:
+        assert client.get(busy.url).status_code == 429
+    left = gate.available("host:127.0.0.1", "outgoing", limits)
+    assert left == {"rps": -13, "month": 99, "grant": 49}

@@ -12,12 +12,14 @@ import pytest
 from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.decision import Demand
 from headgate.core.errors import Contended, Full
+from headgate.core.history import UsageQuery
 from headgate.core.levels import Entity
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, TOKENS, BucketKey, Terms
 from headgate.core.runtime import run
 from headgate.stores import catalog as rules
 from headgate.stores.memory import buckets as module
+from headgate.stores.memory import ledger as history
 from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.records import EntityFamily
@@ -106,7 +108,7 @@ def test_usage_of_an_evicted_bucket_is_kept() -> None:
         assert take(store, f"k{n}", FAST, 3, NOW_MS + n * 10)
     rows = store._ledger._usage
     assert (
-        sum(counters["x"] for (_, kind, *_), (counters, *_) in rows.items() if kind == "hourly")
+        sum(one.counters["x"] for (_, kind, *_), one in rows.items() if kind == "hourly")
         >= 90 * 3000
     )
 
@@ -179,6 +181,97 @@ def test_what_is_given_back_in_the_middle_is_not_lost(
     assert ended
     [record] = run(store.peek([KEY], NOW_MS)).records
     assert record[CELLS + TOKENS] == (10 - 6 + 4 - 1) * 1000
+
+
+def usage_of(store: MemoryStore) -> dict[str, tuple[int, int]]:
+    """By window: tokens and events."""
+    page = run(store._ledger.usage("n", UsageQuery(limit=100), None))
+    return {
+        f"{one.window_type} {one.window_start[:13]}": (one.counters["x"], one.total_events)
+        for one in page.items
+    }
+
+
+@pytest.mark.parametrize("on", ["mark_counted", "count", "add_counters"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_is_given_back_while_an_hour_is_counted_is_counted_once(
+    on: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """6 in one hour; in the next one 4 of it come back while 1 is taken."""
+    clock = FakeClock(NOW_MS)
+    store = MemoryStore(clock)
+    run(store.consume([demand(6)], NOW_MS))
+    later_ms = NOW_MS + 3_600_000
+    place: Any = {"mark_counted": module, "count": store._ledger, "add_counters": history}[on]
+    real = getattr(place, on)
+    ended = []
+
+    def interrupted(*args: Any, **how: Any) -> Any:
+        found = real(*args, **how) if moment == "after" else None
+        if not ended:
+            ended.append(True)
+            run(store.adjust([demand(-4)], later_ms))
+        return found if moment == "after" else real(*args, **how)
+
+    monkeypatch.setattr(place, on, interrupted)
+    in_time(lambda: run(store.consume([demand(1)], later_ms)))
+    assert ended
+    [record] = run(store.peek([KEY], later_ms)).records
+    assert record[CELLS + TOKENS] == (10 - 6 + 4 - 1) * 1000
+    clock.advance(3_600_000)
+    assert usage_of(store) == {
+        "hourly 2026-01-01T00": (6, 1), "hourly 2026-01-01T01": (-3, 1),
+        "daily 2026-01-01T00": (3, 2), "monthly 2026-01-01T00": (3, 2),
+    }  # fmt: skip
+
+
+def test_what_is_given_back_while_usage_is_read_is_neither_lost_nor_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = FakeClock(NOW_MS)
+    store = MemoryStore(clock)
+    for name in ("e", "e2", "e3"):
+        run(store.consume([Demand(BucketKey("n", name, "r"), TERMS, (6000,))], NOW_MS))
+    real = module.has_uncounted_usage
+    ended: list[str] = []
+
+    def interrupted(record: Any) -> bool:
+        if not ended:  # gives back to one that is being counted, and makes another
+            ended.append("")
+            run(store.adjust([demand(-4)], NOW_MS))
+            run(store.adjust([Demand(BucketKey("n", "new", "r"), TERMS, (1000,))], NOW_MS))
+        return real(record)
+
+    monkeypatch.setattr(module, "has_uncounted_usage", interrupted)
+    in_time(lambda: usage_of(store))
+    assert ended
+    page = run(store._ledger.usage("n", UsageQuery(limit=100, window_type="hourly"), None))
+    used = {one.entity_id: one.counters["x"] for one in page.items}
+    assert used == {"e": 2, "e2": 6, "e3": 6, "new": 1}
+    [record] = run(store.peek([KEY], NOW_MS)).records
+    assert record[CELLS + TOKENS] == 8000
+
+
+def test_a_bucket_that_is_taken_from_while_it_makes_room_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore(buckets_max=2)
+    run(store.consume([demand(0)], NOW_MS))
+    real = module.full_at_ms
+    ended = []
+
+    def interrupted(record: Any) -> Any:
+        found = real(record)
+        if not ended:
+            ended.append(True)
+            run(store.adjust([demand(8)], NOW_MS))
+        return found
+
+    monkeypatch.setattr(module, "full_at_ms", interrupted)
+    in_time(lambda: run(store.consume([Demand(BucketKey("n", "z", "r"), TERMS, (0,))], NOW_MS)))
+    assert ended
+    [record] = run(store.peek([KEY], NOW_MS)).records
+    assert record[CELLS + TOKENS] == 2000
 
 
 class Stream:

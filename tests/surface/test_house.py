@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1288,
-    "admin": 1734,
-    "aws": 3199,
-    "cli": 4342,
-    "client": 1786,
-    "core": 5141,
-    "declare": 799,
-    "integrations": 2288,
+    ".": 1287,
+    "admin": 1758,
+    "aws": 3230,
+    "cli": 4433,
+    "client": 1800,
+    "core": 5902,
+    "declare": 825,
+    "integrations": 2292,
     "layers": 1389,
-    "service": 13093,
-    "stores": 14449,
-    "testing": 2131,
+    "service": 13213,
+    "stores": 15066,
+    "testing": 2490,
     "transport": 1858,
 }
 

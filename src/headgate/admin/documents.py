@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.history import (
     AuditEvent,
     BucketState,
@@ -29,6 +28,7 @@ from headgate.core.levels import (
     StoredLevel,
 )
 from headgate.core.limits import Limit
+from headgate.core.refill.bucket import MILLI
 
 
 def limits_as_json(limits: Sequence[Limit]) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def namespace_as_json(namespace: Namespace) -> dict[str, Any]:
 
 
 def bucket_as_json(state: BucketState) -> dict[str, Any]:
-    """Whole tokens, rounded down: what can be taken."""
+    """Whole tokens, rounded down: what can be taken. `resets` is a quota's schedule."""
     return {
         "entity_id": state.entity_id,
         "resource": state.resource,
@@ -125,6 +125,8 @@ def bucket_as_json(state: BucketState) -> dict[str, Any]:
         "tokens_capacity": state.capacity,
         "refill_amount": state.refill_amount_milli // MILLI,
         "refill_period_seconds": state.refill_period_ms / 1000,
+        "resets": None if state.resets is None else state.resets.to_dict(),
+        "reset_at": iso_time_or_none(state.reset_at_ms),
         "total_consumed": state.consumed,
     }
 
@@ -138,13 +140,32 @@ def event_as_json(event: AuditEvent) -> dict[str, Any]:
     return {field.name: getattr(event, field.name) for field in fields(event)}
 
 
-def explanation_as_json(found: Explanation) -> dict[str, Any]:
+def next_reset_ms(limit: Limit, now_ms: int) -> int | None:
+    """When a quota is reset next, whoever uses it; None for a session and for what is no quota."""
+    if limit.resets is None or limit.resets.reset_after is not None:
+        return None
+    return next(iter(limit.resets.instants(now_ms, 1)), None)
+
+
+def explanation_as_json(found: Explanation, now_ms: int) -> dict[str, Any]:
+    """`reset_at` is the next reset of a quota by the calendar or by cron; a session's is its
+    bucket's own."""
     rule = found.on_unavailable
     return {
         "entity_id": found.entity_id,
         "resource": found.resource,
         "plan": found.plan,
-        "limits": [{**asdict(given), "overrides": list(given.overrides)} for given in found.limits],
+        "limits": [
+            {
+                "limit": given.limit.to_dict(),
+                "level": given.level,
+                "source": given.source,
+                "version": given.version,
+                "overrides": list(given.overrides),
+                "reset_at": iso_time_or_none(next_reset_ms(given.limit, now_ms)),
+            }
+            for given in found.limits
+        ],
         "mode": found.mode.value,
         "mode_source": found.mode_source,
         "on_unavailable": rule.value if rule else None,
@@ -158,5 +179,5 @@ def explanation_as_json(found: Explanation) -> dict[str, Any]:
             for one in found.nearest
         ],
         "warnings": list(found.warnings),
-        "parents": [explanation_as_json(parent) for parent in found.parents],
+        "parents": [explanation_as_json(parent, now_ms) for parent in found.parents],
     }

@@ -22,7 +22,6 @@ from headgate.admin.documents import (
 from headgate.admin.operations import parse_entity
 from headgate.admin.plans import parse_plan_limits
 from headgate.admin.reports import PAGE_MAX, pages
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.history import WindowUsage, parse_time_ms, parse_window_type, window_around
 from headgate.core.levels import Entity, Level, Mode, OnUnavailable, Plan
@@ -36,6 +35,7 @@ from headgate.core.limits import (
     parse_plan_name,
     parse_resource,
 )
+from headgate.core.refill.bucket import MILLI
 from headgate.declare.apply import stored_levels
 from headgate.repository import Repository
 from headgate.stores.plans import check_plan_size

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
-from headgate.core.bucket import MILLI
 from headgate.core.errors import EntityExistsError, HeadgateError
 from headgate.core.history import WindowUsage, nonzero, parse_principal
 from headgate.core.levels import Entity, Mode, Plan, StoredLevel, check_parent, parents_first
+from headgate.core.refill.bucket import MILLI
 from headgate.repository import Repository
 
 BATCH = 500

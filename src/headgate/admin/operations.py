@@ -136,7 +136,8 @@ class EntityAdmin(AdminBase):
         resource: str | None = None,
         principal: str | None = None,
     ) -> None:
-        """Every acquire of the entity, or on the resource, raises DisabledError."""
+        """Every acquire of the entity, or on the resource, raises DisabledError. Leases that are
+        open, and charges for what was used, still take what they must."""
         await self._set_mode(Mode.DISABLED, entity_id, resource, principal)
 
     async def enable(

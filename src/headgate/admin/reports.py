@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
 from headgate.core.errors import ValidationError
 from headgate.core.history import (
@@ -28,15 +27,16 @@ from headgate.core.history import (
     parse_window_type,
     summarize,
 )
-from headgate.core.levels import Level
+from headgate.core.levels import NO_DEFAULTS, Level
 from headgate.core.limits import (
     parse_amount,
     parse_entity_id,
     parse_limit_name,
     parse_resource,
 )
-from headgate.core.plan_cache import NO_DEFAULTS, Configs
+from headgate.core.plan_cache import Configs
 from headgate.core.record import BucketKey, Record, cell_of, cells_of
+from headgate.core.refill.bucket import MILLI
 from headgate.core.runtime import Clock
 from headgate.stores.catalog import Backend
 
@@ -341,6 +341,8 @@ def bucket_states(key: BucketKey, record: Record, now_ms: int) -> list[BucketSta
             cell.spec.amount_milli,
             cell.spec.period_ms,
             cell.consumed_milli,
+            cell.spec.rate.resets,
+            cell.reset_at_ms(now_ms),
         )
         for cell in cells_of(record)
     ]

@@ -72,7 +72,12 @@ def duration(wait_ms: int | None) -> str:
     if wait_ms < 1000:
         return f"{wait_ms} ms"
     seconds = wait_ms / 1000
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.1f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
 
 
 def bar(part: float, width: int) -> str:
@@ -102,6 +107,22 @@ def table_of(items: Sequence[Item], columns: Columns, empty: str = "nothing ther
     """A table of a document's items: by title, the key of what a column shows, or a function."""
     rows = [[_cell(item, column) for column in columns.values()] for item in items]
     return OutputTable(list(columns), rows, empty)
+
+
+def with_resets(columns: Columns, items: Sequence[Item]) -> Columns:
+    """The columns, and the date of the next reset where some of the items are quotas."""
+    return {**columns, "reset": _reset_text} if any(item["resets"] for item in items) else columns
+
+
+def _reset_text(item: Item) -> str:
+    """When a quota is reset, as the clocks of its zone show it; nothing where no window runs."""
+    from headgate.core.history import parse_time_ms
+    from headgate.core.refill.resets import make_resets
+
+    at_ms = parse_time_ms("reset_at", item["reset_at"])
+    if at_ms is None or item["resets"] is None:
+        return ""
+    return make_resets(**item["resets"]).local_text(at_ms)
 
 
 def _cell(item: Item, column: str | Callable[[Item], object]) -> object:

@@ -18,7 +18,6 @@ from headgate.admin.documents import plan_from_json
 from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse, command_path
 from headgate.client.answers import CheckAnswer, ClientError, Health, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
-from headgate.core.bucket import MILLI
 from headgate.core.history import (
     AuditEvent,
     BucketState,
@@ -36,6 +35,8 @@ from headgate.core.levels import (
     SourcedLimit,
 )
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
+from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import make_resets
 
 PAGES_MAX = 1000  # of a listing that a command wants as a whole
 PAGE = 1000
@@ -476,6 +477,8 @@ def _bucket(document: Mapping[str, Any]) -> BucketState:
         document["tokens_remaining"] * MILLI, 0, document["tokens_capacity"] * MILLI,
         document["refill_amount"] * MILLI, round(document["refill_period_seconds"] * 1000),
         document["total_consumed"] * MILLI,
+        None if document["resets"] is None else make_resets(**document["resets"]),
+        None if document["reset_at"] is None else _ms(document["reset_at"]),
     )  # fmt: skip
 
 

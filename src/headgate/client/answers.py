@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 from headgate.client.retry import seconds_ms
-from headgate.core.errors import HeadgateError
+from headgate.core.errors import HeadgateError, seconds_text
 from headgate.transport.http1 import Fields
-from headgate.transport.quota import Quota, parse_quotas, rfc3339_ms
+from headgate.transport.quota import AWAY_MS_MAX, Quota, parse_quotas, rfc3339_ms
 
 # --------------------------------------------------------------------------------------------------
 # What a client raises: four kinds, each with the service's stable code.
@@ -52,13 +53,26 @@ class RateLimited(ClientError):
         advice = (
             "it never refills: have it raised or topped up"
             if wait_ms is None
-            else f"try again in {wait_ms / 1000:g} s, or let the call wait with wait="
+            else f"try again in {seconds_text(wait_ms)} s{_date_of(answer)}, or let the call wait "
+            f"with wait="
         )
         super().__init__(f"{names} refused; {advice}", code=answer.code, status=429)
 
     @property
     def retry_after_ms(self) -> int | None:
         return self.answer.retry_after_ms
+
+
+DATED_MS = 3_600_000  # a longer wait is told with the moment that it ends
+
+
+def _date_of(answer: CheckAnswer) -> str:
+    """When a long wait is over, such as that for a quota's reset; nothing for a short one."""
+    wait_ms = answer.retry_after_ms or 0
+    if wait_ms < DATED_MS or not answer.at_ms or wait_ms > AWAY_MS_MAX:
+        return ""
+    end = datetime.fromtimestamp((answer.at_ms + wait_ms) // 1000, UTC)
+    return f" ({end:%Y-%m-%d %H:%M} UTC)"
 
 
 class Unavailable(ClientError):

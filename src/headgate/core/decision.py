@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headgate.core import bucket
-from headgate.core.bucket import MILLI
 from headgate.core.errors import longest_wait_ms
+from headgate.core.history import iso_time_or_none
 from headgate.core.limits import Limit
 from headgate.core.record import (
     CASCADED,
@@ -30,6 +29,9 @@ from headgate.core.record import (
     new_record,
     take_two,
 )
+from headgate.core.refill import bucket
+from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import count_resets
 
 Amounts = tuple[int | None, ...]
 
@@ -95,9 +97,8 @@ class Demand:
 
     def inverse(self) -> Demand:
         """The credit that undoes this debit, where all of it was taken; see `credit_of`."""
-        amounts = _negative(self.amounts)
         cascaded = self.cascaded and _negative(self.cascaded)
-        return Demand(self.key, self.terms, amounts, cascaded=cascaded)
+        return Demand(self.key, self.terms, _negative(self.amounts), cascaded=cascaded)
 
 
 def _negative(amounts: Amounts) -> Amounts:
@@ -109,7 +110,7 @@ class LimitStatus(NamedTuple):
 
     Amounts are whole tokens. `retry_after_ms` is the least wait until this demand fits: 0 where it
     did, None where no refill will help. `next_ms` is the time until there is one token more, None
-    where the limit is full or never refills; `reset_at_ms` is when it is full.
+    where the limit is full or never refills; `reset_at_ms` is when it is full, or a quota is reset.
     """
 
     entity_id: str
@@ -136,8 +137,11 @@ class LimitStatus(NamedTuple):
 
     @property
     def window_s(self) -> int | None:
-        """The time to fill the limit from empty; None where it never refills."""
+        """The time to fill the limit from empty; None where it never refills. Of a quota it is the
+        length of the window that runs."""
         limit = self.limit
+        if limit.resets is not None:
+            return limit.resets.window_s(self.reset_at_ms)
         if not limit.refill_amount:
             return None
         return bucket.div_ceil(limit.capacity * limit.refill_period_seconds, limit.refill_amount)
@@ -163,16 +167,18 @@ class LimitStatus(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """The status as plain data, as a 429 tells it."""
-        wait_ms = self.retry_after_ms
+        limit, wait_ms = self.limit, self.retry_after_ms
         return {
             "entity_id": self.entity_id,
             "resource": self.resource,
             "limit_name": self.limit_name,
-            "capacity": self.limit.capacity,
+            "capacity": limit.capacity,
             "available": self.available,
             "requested": self.requested,
             "exceeded": self.exceeded,
             "retry_after_seconds": None if wait_ms is None else wait_ms / 1000,
+            "reset_at": iso_time_or_none(self.reset_at_ms),
+            "resets": None if limit.resets is None else limit.resets.to_dict(),
             "source": self.source,
         }
 
@@ -328,9 +334,11 @@ def fits(record: Record, demand: Demand, now_ms: int) -> bool:
     terms: Terms = record[TERMS]
     amounts = demand.amounts if terms.core is demand.terms else demand.amounts_for(terms)
     at = CELLS
-    for wanted, (_, capacity, amount, period_ms, soft) in zip(amounts, terms.specs):  # noqa: B905
+    for wanted, (_, capacity, amount, period_ms, soft, resets) in zip(amounts, terms.specs):  # noqa: B905
         if wanted is not None and not soft:
             level = record[at + TOKENS] + (now_ms - record[at]) * amount // period_ms
+            if resets is not None:
+                level += count_resets(resets, record[at], now_ms) * capacity
             if wanted > level or wanted > capacity:
                 return False
         at += STRIDE
@@ -385,8 +393,10 @@ def take_one(record: Record, wanted: int | None, now_ms: int) -> Record | None:
     terms, hour, events, cascaded, epoch_ms, tokens, consumed, counted = record
     if wanted is None:
         return (terms, hour, events + 1, cascaded, epoch_ms, tokens, consumed, counted)
-    _, capacity, amount, period_ms, soft = terms.specs[0]
+    _, capacity, amount, period_ms, soft, resets = terms.specs[0]
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if resets is not None:
+        level += count_resets(resets, epoch_ms, now_ms) * capacity
     if level < capacity:
         if wanted <= level:
             tokens -= wanted
@@ -465,10 +475,8 @@ def build_limit_status(
 
 
 # --------------------------------------------------------------------------------------------------
-# What undoes a take.
-#
-# A soft limit that is passed counts what was wanted and takes nothing. Whoever undoes that gives no
-# tokens back, or the bucket would gain what it never gave; the consumption alone is put right.
+# What undoes a take. A soft limit that is passed counts what was wanted and takes nothing. So its
+# consumption alone is put right: tokens given back would be tokens that the bucket never gave.
 
 
 def credit_of(demand: Demand, overdrawn: Collection[str]) -> Demand:

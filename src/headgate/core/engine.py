@@ -24,17 +24,15 @@ from headgate.core.errors import (
 from headgate.core.lease import (
     LeaseAccount,
     Settlements,
-    ThrottledVerdict,
-    raise_unavailable,
     refusal_error,
 )
-from headgate.core.levels import Explanation, OnUnavailable, explain, parse_on_unavailable
+from headgate.core.levels import Defaults, Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
-from headgate.core.plan import DEMANDS_MAX, Amounts, RequestPlan, join_parts
-from headgate.core.plan_cache import Configs, Defaults, variant_of
+from headgate.core.plan import DEMANDS_MAX, Amounts, Charge, RequestPlan, join_parts
+from headgate.core.plan_cache import Configs, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
-from headgate.core.store import Store
+from headgate.core.store import Store, ThrottledVerdict, raise_unavailable
 from headgate.core.wait_queue import WaitQueues, parse_wait_ms, wait_in_turn
 from headgate.transport.gates import GateFactory
 
@@ -332,10 +330,16 @@ class Engine:
         except StoreTrouble as trouble:
             raise_unavailable(trouble, entity_id, resource)
         lookup = cached_lookup.lookup
-        return explain(lookup.lineage, resource, below.limits, lookup.version, whole=below.whole)
+        return explain(lookup.lineage, resource, below, lookup.version)
 
     async def plan(
-        self, entity_id: str, resource: str, chosen: ChosenLimits, now_ms: int
+        self,
+        entity_id: str,
+        resource: str,
+        chosen: ChosenLimits,
+        now_ms: int,
+        *,
+        charged: bool = False,
     ) -> RequestPlan:
         """What the entity's requests on the resource touch; from the cache where it is fresh."""
         defaults, limits = self._split_chosen(chosen)
@@ -347,7 +351,9 @@ class Engine:
         if plan is not None:
             return plan
         override = None if limits is None else parse_limits(limits)
-        return await self.configs.plan(entity_id, resource, defaults, override, now_ms)
+        return await self.configs.plan(
+            entity_id, resource, defaults, override, now_ms, charged=charged
+        )
 
     def _split_chosen(self, chosen: ChosenLimits) -> tuple[Defaults, Sequence[Limit] | None]:
         """What stands below the stored limits, and what replaces them."""
@@ -381,7 +387,8 @@ class Engine:
             raise ValidationError("requests", len(requests), f"must be 1 to {DEMANDS_MAX} requests")
         parts: list[Sequence[Demand]] = []
         for entity_id, resource, consume, limits in requests:
-            plan = await self.plan(entity_id, resource, limits, now_ms)
+            charged = type(consume) is Charge
+            plan = await self.plan(entity_id, resource, limits, now_ms, charged=charged)
             parts.append([] if plan.bypass else plan.demands(consume))
         return parts
 
@@ -468,7 +475,9 @@ class Engine:
         for entity_id, resource, consume, chosen in requests:
             defaults, limits = self._split_chosen(chosen)
             override = None if limits is None else parse_limits(limits)
-            plan = self.configs.plan_without_catalog(entity_id, resource, defaults, override)
+            plan = self.configs.plan_without_catalog(
+                entity_id, resource, defaults, override, charged=type(consume) is Charge
+            )
             if plan is None:
                 return [], None
             parts.append([] if plan.bypass else plan.demands(consume))

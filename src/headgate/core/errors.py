@@ -143,7 +143,7 @@ class RateLimitExceeded(HeadgateError):
         advice = (
             "this limit never refills: raise it or top it up"
             if wait_ms is None
-            else f"retry after {wait_ms / 1000:g} s"
+            else f"retry after {wait_text(wait_ms, self.violations)}"
         )
         whose = worst.entity_id
         if self.asked_by not in (None, whose):
@@ -416,6 +416,24 @@ def longest_wait_ms(violations: Sequence[LimitStatus]) -> int | None:
     waits = [status.retry_after_ms for status in violations]
     known = [wait_ms for wait_ms in waits if wait_ms is not None]
     return max(known, default=0) if len(known) == len(waits) else None
+
+
+def seconds_text(wait_ms: int) -> str:
+    """Milliseconds as seconds, exactly and without an exponent: a month is 2678400."""
+    return f"{wait_ms / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def wait_text(wait_ms: int, limits: Sequence[LimitStatus]) -> str:
+    """The wait in seconds, and on which date it ends where a quota's next reset ends it."""
+    wait = f"{seconds_text(wait_ms)} s"
+    for one in limits:
+        resets, at_ms = one.limit.resets, one.reset_at_ms
+        is_next = (
+            one.refuses and one.retry_after_ms == wait_ms and one.deficit <= one.limit.capacity
+        )
+        if is_next and resets is not None and at_ms is not None:
+            return f"{wait}, when {one.limit_name} is reset on {resets.local_text(at_ms)}"
+    return wait
 
 
 def _shown(value: object) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.limits import SEPARATOR, parse_config_resource, parse_entity_id, parse_resource
 from headgate.core.record import (
@@ -26,6 +25,8 @@ from headgate.core.record import (
     Record,
     after_clock_step,
 )
+from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import Resets
 
 WINDOW_TYPES = ("hourly", "daily", "monthly")
 DAY_MS = 24 * HOUR_MS
@@ -56,8 +57,10 @@ class UsageSnapshot:
     @property
     def own(self) -> dict[str, int]:
         """What was asked for the entity itself, by limit; over all entities each unit once."""
-        own = {name: n - self.from_children.get(name, 0) for name, n in self.counters.items()}
-        return {name: amount for name, amount in own.items() if amount}
+        # Where one took what the other gave back, nothing is left among the counters.
+        own = dict(self.counters)
+        add_counters(own, {name: -amount for name, amount in self.from_children.items()})
+        return nonzero(own)
 
     @property
     def own_events(self) -> int:
@@ -136,7 +139,11 @@ class AuditQuery:
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """One limit of one bucket at one moment; `tokens_milli` is the level then."""
+    """One limit of one bucket at one moment; `tokens_milli` is the level then.
+
+    `reset_at_ms` is when it is full if nobody takes from it; None if never, or if it is full.
+    `resets` is a quota's schedule, and `reset_at_ms` then its next reset.
+    """
 
     entity_id: str
     resource: str
@@ -147,6 +154,8 @@ class BucketState:
     refill_amount_milli: int
     refill_period_ms: int
     total_consumed_milli: int
+    resets: Resets | None = None
+    reset_at_ms: int | None = None
 
     @property
     def available(self) -> int:
@@ -236,9 +245,13 @@ def nonzero(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def add_counters(found: dict[str, int], more: Mapping[str, int]) -> None:
-    """Adds the counters to those found."""
+    """Adds the counters to those found. No call comes between reading one and writing it: after a
+    call garbage may be collected, which may end a lease and so add to the same."""
     for name, amount in more.items():
-        found[name] = found.get(name, 0) + amount
+        if name in found:
+            found[name] += amount
+        else:
+            found[name] = amount
 
 
 def mark_counted(record: Record, now_ms: int) -> Record:

@@ -11,9 +11,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from headgate.core.bucket import div_ceil
 from headgate.core.decision import LimitStatus
 from headgate.core.limits import ENTITY_LENGTH_MAX
+from headgate.core.refill.bucket import div_ceil
 
 Headers = list[tuple[str, str]]
 

@@ -9,24 +9,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.errors import (
     DemandTooLarge,
     HeadgateError,
     LeaseExpiredError,
-    RateLimiterUnavailable,
     RateLimitExceeded,
-    StoreDenied,
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.limits import AMOUNT_MAX, Limit, Spec, parse_amount
+from headgate.core.limits import AMOUNT_MAX, Spec, parse_amount
 from headgate.core.plan import check_capacity, join_halves
+from headgate.core.record import TERMS, cells_of
+from headgate.core.refill import bucket
+from headgate.core.refill.bucket import MILLI
+from headgate.core.refill.resets import SessionResets
 from headgate.core.runtime import Clock
-from headgate.core.store import Store
+from headgate.core.store import Store, raise_unavailable
 from headgate.core.wait_queue import WaitQueues
 
 # --------------------------------------------------------------------------------------------------
@@ -104,43 +105,6 @@ def refusal_error(verdict: Verdict, asked_by: str | None = None) -> HeadgateErro
     return RateLimitExceeded(asked_by=asked_by, verdict=verdict)
 
 
-class ThrottledVerdict(Verdict):
-    """A store's own speed limit on a key is a refusal of that key, never an open gate.
-
-    All its limits are told as hard: it is the store that refuses, so a soft one does, too.
-    """
-
-    __slots__ = ("_wait_ms",)
-
-    def __init__(self, demands: Sequence[Demand], wait_ms: int, now_ms: int) -> None:
-        super().__init__(False, demands, (), now_ms)
-        self._wait_ms = wait_ms
-
-    @property
-    def statuses(self) -> list[LimitStatus]:
-        return [
-            LimitStatus(
-                demand.key.entity_id, demand.key.resource, spec.name,
-                Limit.from_spec(spec._replace(soft=False)),
-                0, wanted // MILLI, True, self._wait_ms, "store",
-            )
-            for demand in self.demands
-            for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
-            if wanted is not None
-        ]  # fmt: skip
-
-
-def raise_unavailable(
-    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
-) -> NoReturn:
-    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
-    if isinstance(trouble, StoreDenied):
-        raise trouble
-    raise RateLimiterUnavailable(
-        trouble, entity_id, resource, maybe_applied=maybe_applied
-    ) from trouble
-
-
 LimitRef = tuple[int, str]  # a bucket, by the place of its demand, and one of its limits
 Changes = dict[LimitRef, int]  # millitokens: debits are positive, credits negative
 
@@ -169,6 +133,7 @@ class LeaseAccount:
     standing: dict[LimitRef, list[Debit]] | None = field(default=None, init=False)
     settled: set[str] | None = field(default=None, init=False)
     owed: Changes | None = field(default=None, init=False)  # debits the store did not take
+    windows: Changes | None = field(default=None, init=False)  # see `window_starts`
 
     @property
     def nearest(self) -> LimitStatus | None:
@@ -234,6 +199,24 @@ class LeaseAccount:
         if self.untaken is None:
             self.untaken = () if self.verdict is None else self.verdict.untaken
         return self.untaken
+
+    def window_starts(self) -> Mapping[LimitRef, int]:
+        """When the windows of session quotas began that the lease took from; nothing but their
+        buckets knows it."""
+        if self.windows is None:
+            self.windows = {}
+            verdict = self.verdict
+            for one, record in (
+                zip(verdict.demands, verdict.records, strict=False) if verdict else ()
+            ):
+                places = [at for at, demand in enumerate(self.demands) if demand.key == one.key]
+                for cell in cells_of(record) if record[TERMS].quotas else ():
+                    if isinstance(cell.spec.rate.resets, SessionResets):
+                        begun = dict.fromkeys(
+                            [(at, cell.spec.name) for at in places], cell.epoch_ms
+                        )
+                        self.windows.update(begun)
+        return self.windows
 
     def _limit_refs(self, name: str) -> list[tuple[LimitRef, int]]:
         """The buckets that were asked for the limit (all that have it, where none was), and how
@@ -338,7 +321,8 @@ class LeaseAccount:
                 if self.settled is not None and spec.name in self.settled:
                     continue
                 debits = self.debits((place, spec.name))
-                credit = sum(_refund(one, spec, now_ms) for one in debits if one.taken)
+                begun_ms = self.window_starts().get((place, spec.name)) if spec.resets else None
+                credit = sum(_refund(one, spec, begun_ms, now_ms) for one in debits if one.taken)
                 only_counted = sum(one.milli for one in debits if not one.taken)
                 if credit + only_counted:
                     tokens[place, spec.name] = -credit
@@ -364,10 +348,15 @@ class LeaseAccount:
         return found
 
 
-def _refund(debit: Debit, spec: Spec, now_ms: int) -> int:
+def _refund(debit: Debit, spec: Spec, begun_ms: int | None, now_ms: int) -> int:
     """Less what has fully arrived since: a part of a millitoken that has not is not there yet, and
-    who tries again at once would be refused for it."""
-    refilled = max(0, now_ms - debit.at_ms) * spec.amount_milli // spec.period_ms
+    who tries again at once would be refused for it. A session quota gives back in the window that
+    it took in, and nothing where it is not known when that began."""
+    resets = spec.rate.resets
+    if isinstance(resets, SessionResets):
+        is_over = begun_ms is None or resets.resets_between(begun_ms, now_ms) > 0
+        return 0 if is_over else debit.milli
+    refilled = bucket.arrived_milli(debit.at_ms, max(now_ms, debit.at_ms), spec.rate)
     return max(0, debit.milli - refilled)
 
 

@@ -11,10 +11,11 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headgate.core.errors import EntityNotFoundError, ValidationError, VersionMismatchError
-from headgate.core.limits import Limit
+from headgate.core.limits import Limit, parse_limits
 
 # --------------------------------------------------------------------------------------------------
 # What a catalog holds: entities, stored limits, namespaces.
@@ -212,8 +213,14 @@ class NearestLimit(NamedTuple):
 
     @property
     def pace(self) -> Fraction:
-        limit = self.given.limit
-        return Fraction(limit.refill_amount, limit.refill_period_seconds)
+        return pace_of(self.given.limit)
+
+
+def pace_of(limit: Limit) -> Fraction:
+    """Tokens per second, exactly; of a quota on average."""
+    if limit.resets is not None:
+        return Fraction(limit.capacity, limit.resets.average_s)
+    return Fraction(limit.refill_amount, limit.refill_period_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,44 +288,62 @@ class Explanation:
 
 def _is_lower(limit: Limit, other: Limit) -> bool:
     """Whether it refuses what the other one would admit; not soft, and smaller or slower."""
-    pace = limit.refill_amount * other.refill_period_seconds
-    return not limit.soft and (
-        limit.capacity < other.capacity or pace < other.refill_amount * limit.refill_period_seconds
-    )
+    return not limit.soft and (limit.capacity < other.capacity or pace_of(limit) < pace_of(other))
+
+
+NO_SOURCES: Mapping[str, str] = MappingProxyType({})
+
+
+class Defaults:
+    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing.
+
+    With `whole` they serve as they are where nothing at all is stored, and not limit by limit.
+    `sources` names what gave each limit, where somebody else did.
+    """
+
+    __slots__ = ("limits", "sources", "whole")
+
+    def __init__(
+        self,
+        limits: Sequence[Limit] | None,
+        sources: Mapping[str, str] = NO_SOURCES,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.limits = parse_limits(limits) if limits else ()
+        self.sources = sources
+        self.whole = whole
+
+
+NO_DEFAULTS = Defaults(None)
 
 
 def explain(
-    lineage: Sequence[EntityConfig],
-    resource: str,
-    defaults: Sequence[Limit],
-    version: int,
-    *,
-    whole: bool = False,
+    lineage: Sequence[EntityConfig], resource: str, defaults: Defaults, version: int
 ) -> Explanation:
     parts = []
     for standing in lineage:
-        found = resolve(standing, resource, defaults, whole=whole)
+        found = resolve(standing, resource, defaults)
         rules = (found.given, found.on_unavailable, found.mode, found.mode_source)
         plan = None if standing.plan is None else standing.plan.name
         parts.append(Explanation(standing.entity_id, resource, *rules, version, plan=plan))
     return replace(parts[0], parents=tuple(parts[1:]))
 
 
-def resolve(
-    standing: EntityConfig, resource: str, defaults: Sequence[Limit] = (), *, whole: bool = False
-) -> Resolution:
+def resolve(standing: EntityConfig, resource: str, defaults: Defaults = NO_DEFAULTS) -> Resolution:
     """Every limit that some level names, taken from the highest level that names it. Defaults that
     serve as a `whole` count only where no level names any."""
     found: dict[str, tuple[Limit, str, str, int]] = {}
     overrides: dict[str, tuple[str, ...]] = {}
-    for level, source, version, limits in _ladder(standing, resource, defaults):
-        if whole and found and level == "limiter":
+    for level, source, version, limits in _ladder(standing, resource, defaults.limits):
+        if defaults.whole and found and level == "limiter":
             break
         for limit in limits:
+            giver = defaults.sources.get(limit.name, source) if level == "limiter" else source
             if limit.name in found:
-                overrides[limit.name] = (*overrides.get(limit.name, ()), source)
+                overrides[limit.name] = (*overrides.get(limit.name, ()), giver)
             else:
-                found[limit.name] = (limit, level, source, version)
+                found[limit.name] = (limit, level, giver, version)
     given = tuple(SourcedLimit(*one, overrides.get(name, ())) for name, one in found.items())
     rule = standing.system.on_unavailable if standing.system else None
     return Resolution(given, rule, *_mode(standing, resource))
@@ -354,15 +379,23 @@ def _plan_level(plan: Plan, resource: str | None) -> StoredLevel:
 
 def _mode(standing: EntityConfig, resource: str) -> tuple[Mode, str]:
     """An entity's switch goes before its resource's, except that disabled always wins."""
-    switches = [
-        (standing.entity.mode if standing.entity else Mode.NORMAL, f"entity {standing.entity_id}"),
-        (standing.resource.mode if standing.resource else Mode.NORMAL, f"resource {resource}"),
-    ]
+    sources = (f"entity {standing.entity_id}", f"resource {resource}")
     for wanted in (Mode.DISABLED, Mode.BYPASS):
-        for mode, source in switches:
+        for mode, source in zip(_switches(standing), sources, strict=True):
             if mode is wanted:
                 return mode, source
     return Mode.NORMAL, ""
+
+
+def is_bypassed(standing: EntityConfig) -> bool:
+    """Whether a switch lets the entity pass, also where another one disables it."""
+    return Mode.BYPASS in _switches(standing)
+
+
+def _switches(standing: EntityConfig) -> tuple[Mode, Mode]:
+    switched = (standing.entity, standing.resource)
+    entity, resource = (Mode.NORMAL if one is None else one.mode for one in switched)
+    return entity, resource
 
 
 # --------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import functools
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headgate.core.bucket import MILLI, Rate
 from headgate.core.errors import InvalidIdentifierError, InvalidNameError, ValidationError
+from headgate.core.refill.bucket import MILLI, Rate
+from headgate.core.refill.resets import Resets, make_resets, schedule_of
 
 # --------------------------------------------------------------------------------------------------
 # What names may look like; '#' is in none of them, so joining with '#' is injective.
@@ -109,6 +110,8 @@ AMOUNT_MAX = 2**53 - 1
 PERIOD_SECONDS_MAX = 10 * 366 * 24 * 3600
 LIMITS_MAX = 16
 SPECS_KEPT_MAX = 4096
+QUOTA_FIELDS = frozenset({"every", "cron", "reset_after", "tz"})
+_NO_REFILL = (0, 1)  # the refill of a quota: none in a second
 
 _UNIT_SECONDS = {
     "s": 1, "sec": 1, "second": 1, "seconds": 1,
@@ -118,33 +121,54 @@ _UNIT_SECONDS = {
 }  # fmt: skip
 _UNIT_WORD = {1: "second", 60: "minute", 3600: "hour", 86400: "day"}
 _DIGITS = r"[0-9]{1,3}(?:[_,][0-9]{3}){1,5}|[0-9]{1,16}"
-_TEXT = re.compile(
+_HEAD = (
     r"(?:(?P<name>[a-zA-Z][a-zA-Z0-9_.\-]*)\s*:\s*)?"
-    rf"(?P<amount>{_DIGITS})\s*(?:/|\s+per\s+)\s*(?P<count>[0-9]{{1,9}})?\s*(?P<unit>[a-z]+)"
-    rf"(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?(?:(?:\s+|\s*:\s*)(?P<soft>soft))?",
+    rf"(?P<amount>{_DIGITS})\s*(?:/|\s+per\s+)\s*"
+)
+_TAIL = r"(?:(?:\s+|\s*:\s*)(?P<soft>soft))?"
+_SPAN = r"(?P<count>[0-9]{1,9})?\s*(?P<unit>[a-z]+)"
+_TEXT = re.compile(
+    rf"{_HEAD}{_SPAN}(?:(?:\s+burst\s+|\s*:\s*)(?P<burst>{_DIGITS}))?{_TAIL}",
+    re.IGNORECASE | re.ASCII,
+)
+_ZONE = r"(?:\s+(?!soft\b)(?P<tz>[a-z0-9_+/\-]+))?"
+_QUOTA_TEXT = re.compile(
+    rf"{_HEAD}(?:calendar\s+(?P<every>[a-z]+){_ZONE}|cron(?P<cron>(?:\s+[0-9a-z*,/#\-]+){{5}})"
+    rf"{_ZONE.replace('tz', 'cron_tz')}|session\s+{_SPAN}){_TAIL}",
     re.IGNORECASE | re.ASCII,
 )
 
 
 class Spec(NamedTuple):
-    """A limit as the stores keep it: integers only."""
+    """A limit as the stores keep it: integers, and the schedule of a quota as its text.
+
+    A quota has an amount of 0, so whatever does not know quotas takes it for a limit that never
+    refills: it admits less, and never more.
+    """
 
     name: str
     capacity_milli: int
     amount_milli: int
     period_ms: int
     soft: bool
+    resets: str | None = None
 
     @property
     def rate(self) -> Rate:
-        return Rate(self.capacity_milli, self.amount_milli, self.period_ms)
+        resets = None if self.resets is None else schedule_of(self.resets)
+        return Rate(self.capacity_milli, self.amount_milli, self.period_ms, resets)
+
+    def as_row(self) -> tuple[Any, ...]:
+        """What stores write: a limit that is no quota as it was written before there were any."""
+        return self[:5] if self.resets is None else tuple(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """At most `capacity` at once, `refill_amount` more every `refill_period_seconds`.
 
-    `soft=True` records that the limit was passed but never refuses.
+    `soft=True` records that the limit was passed but never refuses. A quota has `resets` instead of
+    a refill: the whole capacity is there again at each of them (see `quota`).
     """
 
     name: str
@@ -152,6 +176,7 @@ class Limit:
     refill_amount: int
     refill_period_seconds: int
     soft: bool = False
+    resets: Resets | None = None
 
     def __post_init__(self) -> None:
         parse_limit_name(self.name)
@@ -165,6 +190,14 @@ class Limit:
             )  # fmt: skip
         if not isinstance(self.soft, bool):
             raise ValidationError("soft", self.soft, "must be True or False")
+        if self.resets is not None:
+            if not isinstance(self.resets, Resets):
+                raise ValidationError("resets", self.resets, "is no schedule; use Limit.quota")
+            if (self.refill_amount, self.refill_period_seconds) != _NO_REFILL:
+                raise ValidationError(
+                    "refill_amount", self.refill_amount,
+                    "has no meaning for a quota, which is reset; use Limit.quota",
+                )  # fmt: skip
 
     @classmethod
     def per_second(
@@ -208,27 +241,65 @@ class Limit:
         return cls(name, capacity, refill_amount, refill_period_seconds, soft)
 
     @classmethod
+    def quota(
+        cls,
+        name: str,
+        capacity: int,
+        *,
+        every: str | None = None,
+        cron: str | None = None,
+        reset_after: int | None = None,
+        tz: str | None = None,
+        soft: bool = False,
+    ) -> Limit:
+        """`capacity` until the next reset, and then as much again.
+
+        Give one of `every` ("day", "week", "month" or "year", from its first moment), `cron` (five
+        fields, such as "0 0 1,15 * *"; extra `cron`), both in the time zone `tz` (UTC without one),
+        and `reset_after`: so many seconds after the first use.
+        """
+        resets = make_resets(every=every, cron=cron, reset_after=reset_after, tz=tz)
+        return cls(name, capacity, *_NO_REFILL, soft, resets)
+
+    @classmethod
     def parse(cls, text: str, *, name: str | None = None) -> Limit:
-        """`100/minute`, `100/minute burst 150 soft`, `5 per 30s`, `rpm:1000/min:1500`.
+        """`100/minute`, `100/minute burst 150 soft`, `5 per 30s`, `rpm:1000/min:1500`; quotas are
+        `1000000/calendar month Europe/Berlin`, `5000/cron 0 0 1,15 * * UTC` and `100/session 5h`.
 
         Without a name in front or given, the limit is called after its period: `per_minute`. What
         `str` makes of a limit is read back as the same limit.
         """
         if not isinstance(text, str):
             raise ValidationError("limit", text, f"must be a str, not {type(text).__name__}")
+        quota = _QUOTA_TEXT.fullmatch(text.strip())
+        if quota is not None:
+            return cls._parse_quota(text, quota, name)
         found = _TEXT.fullmatch(text.strip())
         seconds = _UNIT_SECONDS.get(found["unit"].lower()) if found else None
         if found is None or seconds is None:
-            raise ValidationError(
-                "limit", text,
-                "is not a limit; write it like '100/minute', '100/minute burst 150 soft', "
-                "'5 per 30s' or 'rpm:1000/min:1500'",
-            )  # fmt: skip
+            raise _not_a_limit(text)
         count = int(found["count"] or 1)
         burst = None if found["burst"] is None else _digits(found["burst"])
         title = found["name"] or _title(count, seconds) if name is None else name
         soft = found["soft"] is not None
         return cls._per(title, _digits(found["amount"]), count * seconds, burst, soft)
+
+    @classmethod
+    def _parse_quota(cls, text: str, found: re.Match[str], name: str | None) -> Limit:
+        every, cron, tz = found["every"], found["cron"], found["tz"] or found["cron_tz"]
+        reset_after = None
+        if every is None and cron is None:
+            seconds = _UNIT_SECONDS.get(found["unit"].lower())
+            if seconds is None:
+                raise _not_a_limit(text)
+            reset_after = int(found["count"] or 1) * seconds
+        kind = f"calendar_{every.lower()}" if every else "cron" if cron else "session"
+        title = found["name"] or f"per_{kind}" if name is None else name
+        return cls.quota(
+            title, _digits(found["amount"]), every=every and every.lower(),
+            cron=cron and cron.strip(), reset_after=reset_after, tz=tz,
+            soft=found["soft"] is not None,
+        )  # fmt: skip
 
     @classmethod
     def _per(cls, name: str, rate: int, seconds: int, burst: int | None, soft: bool) -> Limit:
@@ -241,15 +312,29 @@ class Limit:
     def from_dict(cls, values: Mapping[str, Any]) -> Limit:
         """The limit that `to_dict` told; ValidationError where it is none."""
         known = {"name", "capacity", "refill_amount", "refill_period_seconds", "soft"}
-        if not isinstance(values, Mapping) or set(values) - known or known - {"soft"} - set(values):
-            raise ValidationError(
-                "limit", values, f"must be a mapping with the keys {', '.join(sorted(known))}"
-            )
-        return cls(**values)
+        if isinstance(values, Mapping) and not QUOTA_FIELDS.isdisjoint(values):
+            if set(values) - QUOTA_FIELDS <= {"name", "capacity", "soft"} <= {"soft", *values}:
+                return cls.quota(**values)
+            known = {"name", "capacity", "soft", *QUOTA_FIELDS}
+        elif isinstance(values, Mapping) and known - {"soft"} <= set(values) <= known:
+            return cls(**values)
+        raise ValidationError(
+            "limit", values, f"must be a mapping with the keys {', '.join(sorted(known))}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """The limit as plain data; `from_dict` reads it back."""
-        return asdict(self)
+        """The limit as plain data; `from_dict` reads it back. A quota has `every`, `cron` or
+        `reset_after`, and `tz`, where others have their refill."""
+        if self.resets is not None:
+            told = {"name": self.name, "capacity": self.capacity, "soft": self.soft}
+            return {**told, **self.resets.to_dict()}
+        return {
+            "name": self.name,
+            "capacity": self.capacity,
+            "refill_amount": self.refill_amount,
+            "refill_period_seconds": self.refill_period_seconds,
+            "soft": self.soft,
+        }
 
     @property
     def refill_rate(self) -> float:
@@ -264,6 +349,7 @@ class Limit:
             self.refill_amount * MILLI,
             self.refill_period_seconds * 1000,
             self.soft,
+            None if self.resets is None else self.resets.text,
         )
 
     @staticmethod
@@ -276,11 +362,14 @@ class Limit:
             spec.amount_milli // MILLI,
             spec.period_ms // 1000,
             spec.soft,
+            None if spec.resets is None else schedule_of(spec.resets),
         )
 
     def __str__(self) -> str:
         burst = "" if self.capacity == self.refill_amount else f" burst {self.capacity}"
         soft = " soft" if self.soft else ""
+        if self.resets is not None:
+            return f"{self.name}: {self.capacity}/{self.resets.text}{soft}"
         return f"{self.name}: {self.refill_amount}/{self.refill_period_seconds}s{burst}{soft}"
 
 
@@ -310,6 +399,14 @@ def parse_limits(limits: object) -> tuple[Limit, ...]:
     if len(set(names)) != len(names):
         raise ValidationError("limits", names, "names a limit twice; give each its own name")
     return tuple(limits)
+
+
+def _not_a_limit(text: str) -> ValidationError:
+    return ValidationError(
+        "limit", text,
+        "is not a limit; write it like '100/minute', '100/minute burst 150 soft', '5 per 30s', "
+        "'rpm:1000/min:1500' or '1000000/calendar month Europe/Berlin'",
+    )  # fmt: skip
 
 
 def _digits(text: str) -> int:

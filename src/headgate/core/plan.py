@@ -11,13 +11,13 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Amounts as DemandAmounts
 from headgate.core.decision import Demand
 from headgate.core.errors import DemandTooLarge, ValidationError
 from headgate.core.levels import Lookup, Mode, OnUnavailable, Resolution
 from headgate.core.limits import AMOUNT_MAX, parse_amount
 from headgate.core.record import BucketKey, Terms
+from headgate.core.refill.bucket import MILLI
 
 DEMANDS_MAX = 64
 SHARED_REQUEST_PLANS_MAX = 1024
@@ -156,6 +156,7 @@ class RequestPlan:
     version: int
     on_unavailable: OnUnavailable | None
     bypass: bool
+    is_disabled: bool = False  # then it is for charges only
     _one: Sequence[Demand] | None = None
     _latest: Sequence[Demand] | None = None
 

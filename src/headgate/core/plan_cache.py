@@ -28,12 +28,20 @@ from headgate.core.errors import (
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.levels import CommonLevels, EntityConfig, Lookup, Mode, Plan, resolve
+from headgate.core.levels import (
+    CommonLevels,
+    Defaults,
+    EntityConfig,
+    Lookup,
+    Mode,
+    Plan,
+    is_bypassed,
+    resolve,
+)
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
     parse_entity_id,
-    parse_limits,
     parse_namespace,
     parse_resource,
 )
@@ -55,22 +63,6 @@ AWAY_MS = 1000  # after a read that failed, what is known serves for this long w
 
 Variant = object
 LookupKey = tuple[str, str]  # an entity and a resource
-
-
-class Defaults:
-    """A limiter's own limits, the lowest level; told apart by identity, which costs no hashing.
-
-    With `whole` they serve as they are where nothing at all is stored, and not limit by limit.
-    """
-
-    __slots__ = ("limits", "whole")
-
-    def __init__(self, limits: Sequence[Limit] | None, *, whole: bool = False) -> None:
-        self.limits = parse_limits(limits) if limits else ()
-        self.whole = whole
-
-
-NO_DEFAULTS = Defaults(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,10 +183,14 @@ class Configs:
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
         now_ms: int,
+        *,
+        charged: bool = False,
     ) -> RequestPlan:
-        """The plan, looked up where it must be; an outage is served from what was known."""
-        cached_lookup = await self.cached_lookup(entity_id, resource, now_ms)
-        return self._plan(await self.namespace_id(), resource, cached_lookup, defaults, override)
+        """The plan, looked up where it must be; an outage is served from what was known. With
+        `charged` there is one for who is disabled, too: what was used is owed all the same."""
+        known = await self.cached_lookup(entity_id, resource, now_ms)
+        home = await self.namespace_id()
+        return self._plan(home, resource, known, defaults, override, charged=charged)
 
     def _plan(
         self,
@@ -203,6 +199,8 @@ class Configs:
         cached_lookup: CachedLookup,
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
+        *,
+        charged: bool = False,
     ) -> RequestPlan:
         variant = defaults if override is None else variant_of(override)
         plan = cached_lookup.plans.get(variant)
@@ -212,10 +210,12 @@ class Configs:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
         if plan is None:
             plan = make_request_plan(
-                namespace, resource, cached_lookup.lookup, defaults.limits, override, self._terms,
-                whole=defaults.whole,
+                namespace, resource, cached_lookup.lookup, defaults, override, self._terms,
+                charged=charged,
             )  # fmt: skip
             self._intern(plan)
+            if plan.is_disabled:  # for this charge alone: a plan that is kept serves takes
+                return plan
             if override is None:
                 self._shared_plans.keep(namespace, resource, cached_lookup.lookup, defaults, plan)
         if len(cached_lookup.plans) >= VARIANTS_MAX:
@@ -229,17 +229,19 @@ class Configs:
         resource: str,
         defaults: Defaults,
         override: tuple[Limit, ...] | None,
+        *,
+        charged: bool = False,
     ) -> RequestPlan | None:
         """The plan as far as it is known here, however old, else from the caller's own limits, for
         buckets of this process only; None without. Nothing is asked for."""
-        cached_lookup = self.cache.stale((entity_id, resource))
-        if cached_lookup is not None and self._namespace_id is not None:
-            return self._plan(self._namespace_id, resource, cached_lookup, defaults, override)
+        known, home = self.cache.stale((entity_id, resource)), self._namespace_id
+        if known is not None and home is not None:
+            return self._plan(home, resource, known, defaults, override, charged=charged)
         if not defaults.limits and not override:
             return None
         nothing = EntityConfig(entity_id, None, None, None, None, None)
         lookup = Lookup(0, (nothing,))
-        return make_request_plan("-", resource, lookup, defaults.limits, override, self._terms)
+        return make_request_plan("-", resource, lookup, defaults, override, self._terms)
 
     async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
         """What is known and fresh or confirmed, else read; an outage is served from what was."""
@@ -422,20 +424,20 @@ def make_request_plan(
     namespace: str,
     resource: str,
     lookup: Lookup,
-    defaults: Sequence[Limit],
+    defaults: Defaults,
     override: tuple[Limit, ...] | None,
     intern: Mapping[Terms, Terms],
     *,
-    whole: bool = False,
+    charged: bool = False,
 ) -> RequestPlan:
     """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
-    serves its parents where they have none."""
-    fallback = override or defaults
-    resolutions = tuple(resolve(one, resource, defaults, whole=whole) for one in lookup.lineage)
-    own = resolutions[0]
-    for one in resolutions:
-        if one.mode is Mode.DISABLED:
-            raise DisabledError(*one.mode_source.split(" ", 1))
+    serves its parents where they have none. Whoever is disabled is only `charged`."""
+    fallback = override or defaults.limits
+    resolutions = tuple(resolve(one, resource, defaults) for one in lookup.lineage)
+    own, disabled = resolutions[0], [one for one in resolutions if one.mode is Mode.DISABLED]
+    if disabled and not charged:
+        raise DisabledError(*disabled[0].mode_source.split(" ", 1))
+    bypass = is_bypassed(lookup.lineage[0]) or (bool(disabled) and not own.given and not override)
     slots = []
     for place, (standing, resolution) in enumerate(zip(lookup.lineage, resolutions, strict=True)):
         key = BucketKey(namespace, standing.entity_id, resource)
@@ -451,11 +453,11 @@ def make_request_plan(
             terms = Terms(tuple(limit.spec for limit in fallback), own=True)
         elif place:
             continue
-        elif own.mode is Mode.BYPASS:
+        elif bypass:
             terms = Terms((), lookup.version)
         else:
             raise NoLimitsError(standing.entity_id, resource)
         slots.append(Slot(key, intern.get(terms, terms)))
     return RequestPlan(
-        tuple(slots), resolutions, lookup.version, own.on_unavailable, own.mode is Mode.BYPASS
+        tuple(slots), resolutions, lookup.version, own.on_unavailable, bypass, bool(disabled)
     )

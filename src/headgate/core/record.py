@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from headgate.core import bucket
 from headgate.core.errors import ValidationError
 from headgate.core.limits import SEPARATOR, Spec
+from headgate.core.refill import bucket
+from headgate.core.refill.resets import count_resets
 
 HOUR_MS = 3_600_000
 TERMS, HOUR, EVENTS, CASCADED, CELLS = 0, 1, 2, 3, 4
@@ -68,10 +69,10 @@ class Terms:
     `own` is an override given with a call: it always wins and has no version. `sources` says which
     configuration level gave each limit. `core` is the terms a caller asked for; a bucket that
     remembers limits beyond them (they may be in debt) holds longer terms with the same core. `soft`
-    says that some limit never refuses.
+    says that some limit never refuses, `quotas` that some are reset by a schedule.
     """
 
-    __slots__ = ("core", "index", "own", "soft", "sources", "specs", "version")
+    __slots__ = ("core", "index", "own", "quotas", "soft", "sources", "specs", "version")
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Terms:
         self.core = core or self
         self.index = {spec[0]: place for place, spec in enumerate(specs)}
         self.soft = any(spec[4] for spec in specs)
+        self.quotas = any(spec[5] is not None for spec in specs)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Terms) and other._identity() == self._identity())
@@ -125,6 +127,12 @@ class LimitCell(NamedTuple):
 
     def level_milli(self, now_ms: int) -> int:
         return bucket.refill_bucket(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)
+
+    def reset_at_ms(self, now_ms: int) -> int | None:
+        """When the limit is full, or a quota is reset; None if never, and where it is full and no
+        window runs."""
+        at_ms = bucket.forecast(self.tokens_milli, self.epoch_ms, now_ms, self.spec.rate)[2]
+        return None if at_ms is None or at_ms <= now_ms else at_ms
 
 
 def new_record(terms: Terms, now_ms: int) -> Record:
@@ -229,12 +237,18 @@ def full_at_ms(record: Record) -> int | None:
     """From when on the record carries no information; None if it always will (rate 0, in use)."""
     latest_ms = 0
     at = CELLS
-    for _, capacity, amount, period_ms, _ in record[TERMS].specs:
+    for spec in record[TERMS].specs:
+        _, capacity, amount, period_ms, _, _ = spec
         missing = capacity - record[at + TOKENS]
         if missing > 0:
-            if amount == 0:
-                return None
             epoch_ms = record[at + EPOCH]
+            if amount == 0:  # never, but for a quota
+                full_ms = bucket.full_at_ms(record[at + TOKENS], epoch_ms, spec.rate)
+                if full_ms is None:
+                    return None
+                latest_ms = max(latest_ms, full_ms)
+                at += STRIDE
+                continue
             latest_ms = max(latest_ms, epoch_ms - (-missing * period_ms // amount))
         at += STRIDE
     return latest_ms
@@ -250,8 +264,10 @@ def give_limit(
     spec: Spec, epoch_ms: int, tokens: int, wanted: int, now_ms: int
 ) -> tuple[int, int] | None:
     """The epoch and tokens of a limit that gave what is wanted, or was soft; None if it cannot."""
-    _, capacity, amount, period_ms, soft = spec
+    _, capacity, amount, period_ms, soft, resets = spec
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    if resets is not None:  # its amount is 0
+        level += count_resets(resets, epoch_ms, now_ms) * capacity
     if level < capacity:
         if wanted <= level:
             return epoch_ms, tokens - wanted

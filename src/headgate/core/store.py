@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from headgate.core.decision import Demand, Verdict, judge
+from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import (
     HeadgateError,
     PartlyApplied,
+    RateLimiterUnavailable,
     StoreDenied,
     StoreTrouble,
     Throttled,
@@ -26,7 +27,9 @@ from headgate.core.errors import (
 )
 from headgate.core.history import AuditEvent, UsageQuery
 from headgate.core.levels import CommonLevels, Lookup, Namespace, Page
+from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Record
+from headgate.core.refill.bucket import MILLI
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,43 @@ def raise_trouble(outcomes: Iterable[object], kept: StoreTrouble | None, *, refu
     for trouble in [unknown, *troubles]:
         if trouble is not None:
             raise trouble
+
+
+class ThrottledVerdict(Verdict):
+    """A store's own speed limit on a key is a refusal of that key, never an open gate.
+
+    All its limits are told as hard: it is the store that refuses, so a soft one does, too.
+    """
+
+    __slots__ = ("_wait_ms",)
+
+    def __init__(self, demands: Sequence[Demand], wait_ms: int, now_ms: int) -> None:
+        super().__init__(False, demands, (), now_ms)
+        self._wait_ms = wait_ms
+
+    @property
+    def statuses(self) -> list[LimitStatus]:
+        return [
+            LimitStatus(
+                demand.key.entity_id, demand.key.resource, spec.name,
+                Limit.from_spec(spec._replace(soft=False)),
+                0, wanted // MILLI, True, self._wait_ms, "store",
+            )
+            for demand in self.demands
+            for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
+            if wanted is not None
+        ]  # fmt: skip
+
+
+def raise_unavailable(
+    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
+) -> NoReturn:
+    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
+    if isinstance(trouble, StoreDenied):
+        raise trouble
+    raise RateLimiterUnavailable(
+        trouble, entity_id, resource, maybe_applied=maybe_applied
+    ) from trouble
 
 
 class Catalog(Protocol):

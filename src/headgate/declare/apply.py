@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.admin.reports import PAGE_MAX, live_buckets, pages
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.history import parse_principal
 from headgate.core.levels import (
@@ -26,6 +25,7 @@ from headgate.core.levels import (
 )
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.record import BucketKey, Record, cell_of
+from headgate.core.refill.bucket import MILLI
 from headgate.repository import Repository
 
 

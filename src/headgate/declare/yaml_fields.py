@@ -235,6 +235,7 @@ def _is_strict(event: Any, at: InvalidNode, findings: Findings) -> bool:
 DECIMALS_MAX = 7
 PERIOD_SECONDS_MAX = 366 * 24 * 3600
 NUMBERS = ("capacity", "refill_amount", "refill_period_seconds")  # of a limit
+RESETS = ("every", "cron", "reset_after", "tz")  # of a quota, in place of a refill
 NUMBER_MAX = 10**16  # more than a Limit accepts, whose own message is better
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -372,7 +373,7 @@ class FieldReader:
         mapping of its numbers. A mapping from names to such limits says the same.
 
             [rpm:100/minute burst 150, {name: tpm, capacity: 9, refill_amount: 9, …}]
-            {rpm: 100/minute burst 150, tpm: {capacity: 9, refill_amount: 9, …}}
+            {rpm: 100/minute burst 150, tpm: {capacity: 9, every: month, tz: Europe/Berlin}}
         """
         if isinstance(node, Listing):
             found = [self.limit(one) for one in node.items]
@@ -393,7 +394,10 @@ class FieldReader:
     def _limit_of_numbers(self, node: Fields, name: str | None) -> Limit | None:
         own = ("name",) if name is None else ()
         what = "a limit" if name is None else f"limit {name}"
-        parts = self.fields(node, what, (*own, *NUMBERS, "soft"), (*own, *NUMBERS)) or {}
+        if node.values.keys() & {*RESETS}:
+            return self._quota(node, name, own, what)
+        known = (*own, *NUMBERS, "soft", *RESETS)
+        parts = self.fields(node, what, known, (*own, *NUMBERS)) or {}
         values = [self.whole(parts[one], one, 0, NUMBER_MAX) for one in NUMBERS if one in parts]
         soft = self.switch(parts["soft"], "soft") if "soft" in parts else False
         called = self.word(parts["name"], "name") if "name" in parts else name
@@ -401,6 +405,28 @@ class FieldReader:
             return None
         capacity, amount, period_s = (value or 0 for value in values)
         return self.made(node, lambda: Limit(called, capacity, amount, period_s, soft or False))
+
+    def _quota(
+        self, node: Fields, name: str | None, own: tuple[str, ...], what: str
+    ) -> Limit | None:
+        """A limit that is reset: `{capacity: 1000000, every: month, tz: Europe/Berlin}`."""
+        refill = [node.keys[one] for one in NUMBERS[1:] if one in node.keys]
+        for one in refill:
+            self.fault(one, f"{what} is reset and does not refill; leave {one.text} out")
+        known = (*own, *NUMBERS, "soft", *RESETS)
+        parts = self.fields(node, what, known, (*own, "capacity")) or {}
+        read: dict[str, Any] = {}
+        for key, value in parts.items():
+            if key in ("capacity", "reset_after"):
+                read[key] = self.whole(value, key, 1, NUMBER_MAX)
+            elif key == "soft":
+                read[key] = self.switch(value, key)
+            elif key not in NUMBERS:
+                read[key] = self.word(value, key)
+        called = read.pop("name", name)
+        if refill or called is None or "capacity" not in read or None in read.values():
+            return None
+        return self.made(node, lambda: Limit.quota(called, **read))
 
     def made(self, node: Node, make: Callable[[], Made]) -> Made | None:
         """What `make` makes; what it finds wrong is a fault of the node."""

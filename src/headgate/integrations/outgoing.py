@@ -149,12 +149,15 @@ def debit_for(status: LimitStatus, remaining: int | None, wait_ms: int | None) -
     """How much to take from our bucket so that it holds no more than the other side says remains.
 
     Never negative: if the other side has more, we still do not admit more than was configured. With
-    a wait, the bucket gets its next token when the wait is over.
+    a wait, the bucket gets its next token when the wait is over. A quota is a budget and no pace:
+    what were taken from it for a wait of seconds would be missing until its reset, so it is left as
+    it is, and so is a limit that never refills.
     """
-    target = status.available
+    limit, target = status.limit, status.available
+    if not limit.refill_amount:
+        return 0
     if remaining is not None:
         target = min(target, remaining)
-    limit = status.limit
     if wait_ms is not None:
         refill = wait_ms * limit.refill_amount // (limit.refill_period_seconds * 1000)
         target = min(target, 1 - refill)

@@ -20,6 +20,7 @@ from headgate.core.errors import (
     NoLimitsError,
     RateLimiterUnavailable,
     RateLimitExceeded,
+    wait_text,
 )
 from headgate.core.http_fields import Headers, limit_fields, retry_fields, status_fields
 
@@ -119,7 +120,7 @@ def _refusal_answer(found: Sequence[LimitStatus], headers: Headers, wait_ms: int
     detail = (
         "The limit is used up and never refills; have it raised or topped up."
         if wait_ms is None
-        else f"Try again in {wait_ms / 1000:g} s."
+        else f"Try again in {wait_text(wait_ms, found)}."
     )
     problem = {
         "type": QUOTA_EXCEEDED,

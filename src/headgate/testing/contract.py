@@ -20,16 +20,24 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, LimitCell, Record, Terms, cell_of
+from headgate.core.refill.bucket import MILLI
 from headgate.core.runtime import run
 from headgate.stores.catalog import Backend
 
-SUITES = ("store", "config", "catalog", "plans", "ledger", "leases")  # modules contract_*, in order
+SUITES = (
+    "store",
+    "quotas",
+    "config",
+    "catalog",
+    "plans",
+    "ledger",
+    "leases",
+)  # modules contract_*, in this order
 PAGES_MAX = 20
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, so windows begin with the case
 

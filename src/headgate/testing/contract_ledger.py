@@ -142,6 +142,28 @@ async def a_bucket_asked_both_ways_keeps_both_apart(arena: Arena) -> None:
     assert (day.own, {name: n for name, n in day.from_children.items() if n}) == ({}, {})
 
 
+async def what_one_way_takes_and_the_other_gives_back_is_told_apart(arena: Arena) -> None:
+    """In one demand and in two, also where nothing is left of the sum."""
+    assert (await arena.take(arena.demand(LIMITS, {"tps": 20}))).allowed
+    terms = arena.demand(LIMITS, {}).terms
+    cases = ((5, -5), (-1, 3), (-7, 7), (2, -4), (6, -2))
+
+    def half(amount: int, *, by_cascade: bool) -> Demand:
+        line = (None, amount * 1000)
+        return Demand(arena.key(), terms, line, cascaded=line if by_cascade else None)
+
+    for own, through in cases:
+        await arena.adjust(join_halves(half(own, by_cascade=False), half(through, by_cascade=True)))
+    told = sum(own for own, _ in cases), sum(through for _, through in cases)
+    arena.now_ms += HOUR_MS
+    await arena.adjust(half(3, by_cascade=False))
+    await arena.adjust(half(-3, by_cascade=True))
+    late, early = await _usage(arena, window_type="hourly")
+    assert (early.own, dict(early.from_children)) == ({"tps": 20 + told[0]}, {"tps": told[1]})
+    assert (late.own, dict(late.from_children)) == ({"tps": 3}, {"tps": -3})
+    assert await arena.consumed_milli("tps") == (20 + sum(told)) * 1000
+
+
 async def usage_outlives_its_bucket(arena: Arena) -> None:
     """A bucket that is forgotten or expired leaves its usage behind."""
     await arena.take(arena.demand(LIMITS, {"rps": 3}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand
 from headgate.core.errors import (
     NamespaceNotFoundError,
@@ -15,6 +14,7 @@ from headgate.core.errors import (
 from headgate.core.levels import CommonLevels, Entity, Level, Lookup, Plan, resolve
 from headgate.core.limits import Limit
 from headgate.core.record import Terms
+from headgate.core.refill.bucket import MILLI
 from headgate.stores.plans import PLAN_LIMITS_MAX
 from headgate.testing.contract import Arena, catch, every_page
 from headgate.testing.contract_catalog import RPM, TPM

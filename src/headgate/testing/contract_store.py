@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict, adjust_record, decide, is_credit_only
 from headgate.core.errors import RateLimitExceeded
 from headgate.core.lease import refusal_error
 from headgate.core.limits import Limit
 from headgate.core.record import Record, new_record
+from headgate.core.refill.bucket import MILLI
 from headgate.core.store import consume_each
 from headgate.testing.contract import Arena, every_page
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from headgate.aws.infra.cost import (
     REGION,
     Prices,
     expected_distinct,
+    expected_misses,
 )
 from headgate.stores.dynamodb.store import HOURS_MAX
 from tests.cli.kit import invoke, told
@@ -40,6 +42,10 @@ def _lines(load: Load) -> dict[str, float]:
         ({"limits": 9}, "acquires", 2),
         ({"refused": 0.25}, "acquires", 0.75),
         ({"refused": 0.5}, "refusals", 0.5),  # a read each
+        ({"refused": 0.5}, "undone takes", 0),
+        ({"refused": 0.5, "levels": 2}, "refusals", 0.5),
+        ({"refused": 0.5, "levels": 2}, "undone takes", 1),  # of the other bucket, and back
+        ({"retried": 0.5, "levels": 2}, "failed writes", 1),
         ({"refused": 0.5, "adjusted": 2.0}, "adjustments", 1),  # two writes for each that passed
     ],
     ids=str,
@@ -76,6 +82,48 @@ def test_without_an_aggregator_processes_write() -> None:
     assert more["usage rows"] > few["usage rows"]
 
 
+def test_parents_have_buckets_and_usage_of_their_own() -> None:
+    for aggregator in (True, False):
+        load = {"rps": 1, "entities": 500, "levels": 2, "aggregator": aggregator}
+        usage = [_lines(Load(**load, parents=many))["usage rows"] for many in (1, 50, 500)]
+        assert usage == sorted(usage)
+        assert usage[2] > 1.8 * usage[0]
+        assert _lines(Load(**load))["usage rows"] == usage[2], "each its own, unless it is said"
+    renewed = [_lines(Load(**load, parents=many))["new buckets"] for many in (50, 500)]
+    assert renewed[0] == pytest.approx(renewed[1] * 550 / 1000)
+
+
+def test_misses_of_a_cache_in_which_the_oldest_makes_room() -> None:
+    rng, room, draws = random.Random(9), 60, 20_000
+    for generations in ((100,), (400,), (400, 20), (50, 200)):
+        cache: dict[tuple[int, int], None] = {}
+        misses = 0
+        for _ in range(draws):
+            for place, kinds in enumerate(generations):
+                one = place, rng.randrange(kinds)
+                misses += one not in cache
+                cache.setdefault(one)
+                if len(cache) > room:
+                    del cache[next(iter(cache))]
+        assert expected_misses(generations, draws, room) == pytest.approx(misses, rel=0.02)
+    assert expected_misses((30, 20), draws, room) == pytest.approx(50)
+    assert expected_misses((1000,), 10, room) == pytest.approx(expected_distinct(1000, 10))
+
+
+def test_what_failed_writes_add_at_most_is_told_where_nobody_said_how_many() -> None:
+    load = {"rps": 100, "entities": 10}
+    acquires = 100 * MONTH_S / 1e6 * PUBLISHED.million_writes
+    for processes, part in ((1, 0), (2, 0.5), (10, 0.9)):
+        most = cost(Load(**load, processes=processes)).failed_usd_max
+        assert most == pytest.approx(acquires * part)
+    assert cost(Load(**load, retried=0.1)).failed_usd_max == 0
+    words = ["cost", "--rps", "100", "--entities", "10"]
+    assert f"up to ${acquires * 0.9:,.2f} more" in invoke(*words).out
+    assert told(*words)["failed_usd_max"] == round(acquires * 0.9, 2)
+    for said in (["--retried", "0.4"], ["--processes", "1"]):
+        assert "failed writes; say" not in invoke(*words, *said).out
+
+
 def test_nothing_costs_next_to_nothing() -> None:
     idle = cost(Load(rps=0, entities=1))
     assert idle.usd == pytest.approx(6 * PUBLISHED.alarm_month, abs=0.01)
@@ -93,7 +141,7 @@ def test_different_ones_among_draws() -> None:
 
 @pytest.mark.parametrize("bad", [
     {"rps": -1}, {"rps": True}, {"rps": float("nan")}, {"entities": 0}, {"entities": 1.5},
-    {"levels": 3}, {"refused": 1.1}, {"windows": ()}, {"windows": ("weekly",)},
+    {"levels": 3}, {"parents": -1}, {"refused": 1.1}, {"windows": ()}, {"windows": ("weekly",)},
     {"batch_window_s": 301}, {"memory_mb": 1}, {"processes": 0},
 ], ids=str)  # fmt: skip
 def test_a_load_that_cannot_be(bad: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from headgate.service.metrics import ServiceMetrics
 from headgate.service.settings import OnUnknown
 from headgate.stores.memory import buckets
 from tests.service.decide.kit import RULES, TableRules, World, rule
+from tests.stores.charge_suite import charge_who_was_disabled
 
 ASK = {"identifier": "ann", "resource": "api.search"}  # 10 tokens, 2 a second
 
@@ -261,13 +262,51 @@ async def test_who_is_let_pass_is_not_charged() -> None:
     for mode in ("debt", "fit"):
         found = await charged(world, 25, mode=mode)
         assert (found.answer.http_status, found.charged, left(found)) == (200, False, None)
-    await world.repository.disable("user:ann")
+    await world.repository.disable(resource=ASK["resource"])  # who passes owes nothing even so
     world.clock.advance(3_600_000)
-    refused = await world.ask("charge", {**ASK, "tokens": 25})
-    assert refused.code is Code.ENTITY_DISABLED
+    found = await charged(world, 25)
+    assert (found.charged, left(found)) == (False, None)
+    await world.repository.enable(resource=ASK["resource"])
     await world.repository.enable("user:ann")
     world.clock.advance(3_600_000)
     assert left(await charged(world, 1)) == 9
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{folder}/limits.db"])
+async def test_who_is_disabled_meanwhile_is_charged(url: str, tmp_path: Path) -> None:
+    await charge_who_was_disabled(url.format(folder=tmp_path))
+
+
+async def test_a_plan_for_a_charge_admits_nobody() -> None:
+    """It is made anew for each charge, and a take that comes after is refused as before; that is so
+    where the store is away, too."""
+    world = World(fail_open=True)
+    await charged(world, 1)
+    for named in ({"entity_id": "user:ann"}, {"resource": ASK["resource"]}):
+        await world.repository.disable(**named)
+        world.clock.advance(3_600_000)
+        for _ in range(2):
+            assert left(await charged(world, 12)) == -2
+            for verb in ("check", "acquire"):
+                assert (await world.ask(verb, dict(ASK))).code is Code.ENTITY_DISABLED
+            looked = await world.ask("check", {**ASK, "dry_run": True})
+            assert looked.code is Code.ENTITY_DISABLED
+            assert (await charged(world, -12)).charged
+        world.goes_down()
+        found = await charged(world, 12)
+        assert (found.answer.degraded, left(found)) == (True, -2)
+        assert (await world.ask("check", dict(ASK))).code is Code.ENTITY_DISABLED
+        world.comes_back()
+        world.clock.advance(3_600_000)
+        await world.repository.enable(**named)
+
+
+async def test_who_is_disabled_and_has_no_limit_owes_nothing() -> None:
+    world = World(TableRules({}))
+    await world.repository.create_entity("user:ann")
+    await world.repository.disable("user:ann")
+    found = await charged(world, 5)
+    assert (found.charged, left(found)) == (False, None)
 
 
 async def test_what_does_not_fit_in_shadow_is_not_charged() -> None:

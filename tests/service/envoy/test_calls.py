@@ -339,6 +339,31 @@ async def test_a_charge_is_taken_although_others_are_refused() -> None:
         assert await looked(wire) == 1500
 
 
+async def test_who_is_disabled_meanwhile_is_charged_and_refused() -> None:
+    """Alone, beside a take, which takes nothing then, and beside a look at somebody disabled."""
+    async with wired(World()) as wire:
+        ns = await wire.world.service.namespace("default")
+        await looked(wire)
+        charge, take = descriptor(*USER, hits=8), descriptor(*ADDRESS, hits=2)
+
+        async def problem(*asked: Any) -> str:
+            reply = await should_rate_limit(wire, *asked)
+            assert reply.overall_code == OVER_LIMIT
+            code: str = body_of(reply)["code"]
+            return code
+
+        await ns.disable("user:user_12345")
+        for asked in ((charge,), (charge, take), (take, charge), (LOOK,)):
+            assert await problem(*asked) == "ENTITY_DISABLED"
+        await ns.enable("user:user_12345")
+        assert await looked(wire) == (14 + 1) * 500, "three charges of 8"
+        reply = await should_rate_limit(wire, take)
+        assert (reply.overall_code, reply.statuses[0].limit_remaining) == (OK, 2), "its first take"
+        await ns.disable("ip:10.0.0.1")
+        assert await problem(descriptor(*ADDRESS, hits=0), charge) == "ENTITY_DISABLED"
+        assert await looked(wire) == (22 + 1) * 500
+
+
 async def test_a_policy_says_debt_or_fit() -> None:
     table = {
         ("user", word): Rule(word, [Limit("tokens", 10, 2, 1)], charge=word)

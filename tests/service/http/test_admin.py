@@ -100,6 +100,7 @@ def test_stored_limits_come_before_policies(desk: Desk) -> None:
     told = desk("GET", "/v1/explain", query="identifier=ann&resource=api.search").json
     assert told["limits"][0]["limit"]["capacity"] == 50
     assert told["policy"]["name"] == "search_user"
+    assert told["limits"][0]["source"] == "entity user:ann for api.search"
     assert desk("DELETE", path).status == 204
     assert desk("GET", path).json == {"limits": []}
     assert desk.check().json["tokens_capacity"] == 10
@@ -176,6 +177,22 @@ def test_what_is_wrong_with_a_plan_is_named(desk: Desk) -> None:
     assert desk("GET", f"{NS}/plans").json == {"items": [], "cursor": None}
 
 
+def test_explain_names_the_policy_that_gives_a_limit(desk: Desk) -> None:
+    for query, sources in (
+        ("identifier=ann&resource=api.search", {"tokens": "policy search_user"}),
+        ("entity_id=user:ann&resource=api.search", {"tokens": "policy search_user"}),
+        ("identifier=ann&resource=other", {"tokens": "policy default_user"}),
+        (
+            "identifier=ann&resource=both",
+            {"tokens": "policy pair.tokens", "hourly": "policy pair.hourly"},
+        ),
+        ("identifier=a&resource=other&scope=api_key", {"tokens": "policy global_default"}),
+    ):
+        told = desk("GET", "/v1/explain", query=query).json["limits"]
+        assert {one["limit"]["name"]: one["source"] for one in told} == sources
+        assert {one["level"] for one in told} == {"limiter"}, "no level stores it"
+
+
 def test_limits_of_a_resource_with_slashes_and_of_everybody(desk: Desk) -> None:
     path = f"{NS}/limits/resources/api/v2/search"
     assert desk("PUT", path, {"limits": ["rpm:100/minute burst 150"]}).status == 200
@@ -201,12 +218,17 @@ def test_bad_limits_are_told(desk: Desk) -> None:
         ("10/minute", "limits"),
         ([1], "limits[0]"),
         (["10/minute", "20/minute"], "limits"),
-        (["often"], "limits"),
+        (["often"], "limits[0]"),
         (["10/minute"] * 17, "limits"),
         ([{"name": "a"}], "limits[0].capacity"),
         (["10/minute", {**whole, "capacity": 0}], "limits[1].capacity"),
         *[([{**whole, "capacity": wrong}], "limits[0].capacity") for wrong in (1.5, True)],
         ([{**whole, "burst": 1}], "limits[0].burst"),
+        ([{"name": "a", "capacity": 1}], "limits[0].refill_amount"),
+        ([{**whole, "every": "month"}], "limits[0]"),
+        ([{"name": "a", "capacity": 1, "every": "fortnight"}], "limits[0].every"),
+        (["10/minute", {"name": "a", "capacity": 1, "every": "day", "tz": "Mars"}], "limits[1]"),
+        ([{"name": "a", "capacity": 1, "every": "day", "reset_after": 1}], "limits[0]"),
     ]
     for limits, field in bad:
         said = desk("PUT", f"{NS}/limits/system", {"limits": limits})

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict, decide
 from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
+from headgate.core.refill.bucket import MILLI
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import batch_item, check_body, check_result
 from headgate.service.decide.rules import Rule, Target

@@ -97,6 +97,26 @@ def test_a_lease_of_before_was_asked_for_itself() -> None:
     assert msgspec.convert(old, StoredDemand).demand().cascaded is None
 
 
+async def test_another_process_refunds_a_session_in_its_window_alone(tmp_path: Path) -> None:
+    """The window began with the first lease, forty minutes before the second."""
+    rules = Rules(Rule("session", [Limit.quota("tokens", 100, reset_after=3600)]))
+    async with two_services(tmp_path, rules) as (one, two, clock):
+        early = await opened(one, tokens=10, ttl_seconds=3600)
+        clock.advance(2_400_000)
+        first, second = [await opened(one, tokens=40, ttl_seconds=3600) for _ in range(2)]
+        await two.release(parse_release(first, None))
+        assert await left(two) == 50
+        clock.advance(1_199_999)
+        await two.release(parse_release(early, None))
+        assert await left(two) == 60
+        clock.advance(1)
+        third = await opened(one, tokens=70)
+        await two.release(parse_release(second, None))
+        assert await left(two) == 30
+        await two.release(parse_release(third, None))
+        assert await left(two) == 100
+
+
 async def test_a_lease_of_a_dead_process_ends_as_it_was_told(tmp_path: Path) -> None:
     async with two_services(tmp_path) as (one, two, clock):
         refunded = await opened(one, ttl_seconds=30)

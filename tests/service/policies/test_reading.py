@@ -514,8 +514,8 @@ def test_as_json_tells_all_but_the_store() -> None:
     assert told["rate_limits"][1] == {
         "name": "anybody", "scope": "user", "resource": None, "limit_name": "tokens",
         "limit": "tokens: 1/10s burst 150", "capacity": 150, "refill_amount": 1,
-        "refill_period_seconds": 10, "shadow": False, "counts_tokens": False, "key_pattern": None,
-        "charge": None,
+        "refill_period_seconds": 10, "resets": None, "shadow": False,
+        "counts_tokens": False, "key_pattern": None, "charge": None,
     }  # fmt: skip
     assert told["token_costs"] == [{"endpoint": "/api/ml/predict", "tokens": 10}]
     assert told["default_limit"]["capacity"] == 1000

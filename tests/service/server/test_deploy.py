@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
@@ -25,10 +28,12 @@ from headgate.service.policies.policies import Policies, ReloadResult, check_con
 from headgate.service.server.options import OptionError, read_options
 from headgate.service.server.serve import main, side_server_of
 from headgate.service.server.workers import worker_deaths
+from tests.service.server.kit import program, run_main
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 HOW_TO = DEPLOY.parent / "docs/how-to/run-the-service.md"
 PATHS = {one.path for one in ENDPOINTS}
+PROGRAM = ["python", "-m", "headgate.service"]
 
 
 def kubernetes() -> dict[str, Any]:
@@ -120,6 +125,60 @@ def test_the_image_has_what_spans_need() -> None:
     assert "--entrypoint opentelemetry-instrument" in HOW_TO.read_text()
 
 
+def image_environment() -> dict[str, str]:
+    return dict(re.findall(r"(HEADGATE_[A-Z_]+)=(\S+)", image()))
+
+
+def test_what_the_quickstart_starts_serves_and_is_healthy(tmp_path: Path) -> None:
+    """The image's command with compose's environment, but for places and ports that are not this
+    machine's: a key that its command made opens it, and the health check tells whether it runs."""
+    assert json.loads(re.search(r"ENTRYPOINT (.*)", image())[1]) == PROGRAM  # type: ignore[index]
+    check = json.loads(re.search(r"HEALTHCHECK .*CMD (\[.*\])", image())[1])  # type: ignore[index]
+    keys = tmp_path / "keys.json"
+    [line] = re.findall(r"headgate (key .*)", (DEPLOY / "compose.yaml").read_text())
+    made = run_main(*shlex.split(line.replace("/keys/keys.json", str(keys))))
+    secret = re.search(r"hg_\S+", made.stdout)
+    assert secret is not None
+    given = {**image_environment(), **compose()["services"]["headgate"]["environment"]}
+    here = {
+        "HEADGATE_HOST": "127.0.0.1", "HEADGATE_KEYS": str(keys), "HEADGATE_STORE": "memory://",
+        "HEADGATE_POLICIES": str(DEPLOY / "policies.yaml"), "HEADGATE_GRPC_PORT": "0",
+        "HEADGATE_DATA_DIR": str(tmp_path),
+    }  # fmt: skip
+    assert here.keys() <= given.keys()
+
+    def health(port: int) -> int:
+        words = [one.replace(":8080/", f":{port}/") for one in check[1:]]
+        assert words != check[1:]
+        return subprocess.run(
+            [sys.executable, *words], stderr=subprocess.DEVNULL, timeout=30, check=False
+        ).returncode
+
+    with program(**{**given, **here}) as running:
+        assert health(running.port) == 0
+        request = urllib.request.Request(
+            f"{running.url}/v1/ratelimit/take",
+            json.dumps({"identifier": "ann", "resource": "api.search"}).encode(),
+            {"content-type": "application/json", "authorization": f"Bearer {secret[0]}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert json.load(answer)["tokens_capacity"] == 1000, "as the example policy says"
+        assert running.end() == 0
+        assert health(running.port) != 0
+
+
+def test_what_the_page_tells_to_run_in_a_container_has_keys() -> None:
+    """The image listens to everybody, so without keys the program would not start."""
+    text = HOW_TO.read_text().replace("\\\n", " ")
+    commands = re.findall(r"^docker .*\brun .*python -m headgate\.service.*$", text, re.MULTILINE)
+    assert commands
+    for command in commands:
+        environment = image_environment() | dict(re.findall(r"-e (HEADGATE_\w+)=(\S+)", command))
+        if "compose -f deploy/compose.yaml" in command:
+            environment |= compose()["services"]["headgate"]["environment"]
+        read_options(shlex.split(command.partition("headgate.service")[2]), environment)
+
+
 def test_grpc_is_reached_wherever_the_service_runs() -> None:
     service = compose()["services"]["headgate"]
     port = service["environment"]["HEADGATE_GRPC_PORT"]
@@ -152,12 +211,9 @@ def test_reflection_is_switched_by_an_option(given: str | None) -> None:
 def test_compose_and_the_image_use_options_that_there_are() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     environment = compose["services"]["headgate"]["environment"]
-    image = (DEPLOY / "Dockerfile").read_text()
-    environment |= dict(re.findall(r"(HEADGATE_[A-Z_]+)=(\S+)", image))
-    serving = read_options([], environment)
+    serving = read_options([], environment | image_environment())
     assert (serving.host, serving.port) == ("0.0.0.0", 8080)
     assert serving.program.store == "redis://redis:6379/0"
-    assert "/healthz" in image
     assert (DEPLOY.parent / compose["services"]["headgate"]["build"]["dockerfile"]).exists()
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.stores.charge_suite import charge_and_give_back
+from tests.stores.charge_suite import charge_and_give_back, charge_who_was_disabled
 
 
 @pytest.mark.parametrize("cost", [5, 1_000_000])
 async def test_a_charge(redis_url: str, cost: int) -> None:
     await charge_and_give_back(redis_url, cost)
+
+
+async def test_who_is_disabled_meanwhile_is_charged(redis_url: str) -> None:
+    await charge_who_was_disabled(redis_url)

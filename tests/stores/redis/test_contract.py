@@ -14,6 +14,7 @@ from headgate.core.runtime import run
 from headgate.layers.stack import add_layers
 from headgate.repository import open_backend
 from headgate.testing import Case, cases, run_case
+from headgate.testing.contract import SUITES
 from headgate.transport.gates import steady_clock
 from tests.declare.kit import plan_and_apply
 from tests.stores.redis import secured, servers
@@ -22,7 +23,7 @@ from tests.stores.redis.catalog_kit import Watched, backend_of, port_to
 # The store does not know whether its port blocks, so each kind of server is asked in one mode.
 SERVERS = ["redis-async", "redis-blocking", "cluster-blocking", "redis62-blocking", "valkey-async"]
 LUA = Path(open_backend.__code__.co_filename).parent / "stores/redis/lua"
-PARTS = {"bucket", "catalog_head", "listing", "warm"}  # which scripts are made of
+PARTS = {"bucket", "catalog_head", "listing", "resets", "warm"}  # which scripts are made of
 # Together these run every script.
 EVERY_SCRIPT = {
     "a_bucket_named_again_is_decided_as_it_was_left", "a_purged_namespace_leaves_no_texts",
@@ -53,7 +54,7 @@ def redis62_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", cases(*SUITES), ids=str)
 def test_contract(request: pytest.FixtureRequest, case: Case, server: str) -> None:
     kind, _, mode = server.partition("-")
     url = request.getfixturevalue(f"{kind}_url")
@@ -61,7 +62,7 @@ def test_contract(request: pytest.FixtureRequest, case: Case, server: str) -> No
     run_case(case, open_backend(url, blocking=mode == "blocking"), blocking=mode == "blocking")
 
 
-@pytest.mark.parametrize("case", cases("store"), ids=str)
+@pytest.mark.parametrize("case", cases("store", "quotas"), ids=str)
 def test_contract_behind_all_layers(redis_url: str, case: Case) -> None:
     """Each layer by itself, and both modes: tests/layers/test_stack.py."""
     servers.flush(redis_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import socket
@@ -18,7 +19,7 @@ from headgate import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
 from headgate.core.history import UsageQuery
-from headgate.core.record import CELLS, TERMS, TOKENS, BucketKey, Terms, cells_of
+from headgate.core.record import CELLS, HOUR_MS, TERMS, TOKENS, BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
 from headgate.repository import open_backend
@@ -48,6 +49,28 @@ def _some_limits(rng: random.Random) -> list[Limit]:
     return found
 
 
+QUOTAS = [
+    Limit.quota(name, capacity, soft=soft, **schedule)
+    for (name, capacity, soft), schedule in zip(
+        [(name, capacity, False) for name in "abcd" for capacity in (1, 40, 10**6)]
+        + [("a", 9, True)],
+        itertools.cycle(
+            (
+                {"every": "day", "tz": "Europe/Berlin"},
+                {"reset_after": 60},
+                {"cron": "0 */3 * * *", "tz": "America/St_Johns"},
+                {"every": "month", "tz": "Asia/Tokyo"},
+                {"reset_after": 7 * 366 * 86_400 + 1},
+                {"every": "week"},
+                {"reset_after": 86_399},
+                {"cron": "30 2 * * 0", "tz": "Pacific/Apia"},
+            )
+        ),
+        strict=False,
+    )
+]
+
+
 def _shown(store: Store, now_ms: int) -> list[object]:
     return [
         record
@@ -70,6 +93,29 @@ def test_random_decisions_agree_with_the_big_integer_model(redis_url: str, seed:
         told = program.step(stores)
         assert told[0] == told[1], number
         if number % 50 == 0:
+            shown = [_shown(store, program.now_ms) for store in stores]
+            assert shown[0] == shown[1], number
+    run(stores[1].close())
+
+
+@pytest.mark.parametrize("seed", range(11, 15))
+def test_random_decisions_with_quotas_agree_with_the_big_integer_model(
+    redis_url: str, seed: int
+) -> None:
+    """Beside limits of all kinds: schedules that change, debts that are years old, idling."""
+    servers.flush(redis_url)
+    stores = [open_memory().store, open_backend(redis_url, blocking=True).store]
+    dice = random.Random(seed)
+    program = Program(seed, QUOTAS + dice.sample(_some_limits(dice), 8), _told)
+    program.gaps_ms.remove(-250)
+    program.gaps_ms += [11 * HOUR_MS] * (seed % 2) + [3 * HOUR_MS]
+    program.gaps_ms.remove(40 * 24 * HOUR_MS)
+    for number in range(1500):
+        if number % 300 == 299:
+            program.now_ms += 400 * 24 * HOUR_MS
+        told = program.step(stores)
+        assert told[0] == told[1], number
+        if number % 20 == 0:
             shown = [_shown(store, program.now_ms) for store in stores]
             assert shown[0] == shown[1], number
     run(stores[1].close())

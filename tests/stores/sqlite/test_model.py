@@ -36,6 +36,9 @@ POOL = (
     Limit.custom("once", 30, 0, 1),
     Limit.custom("huge", HUGE, HUGE, 10 * 366 * 24 * 3600),
     Limit.custom("odd", 7, 3, 11),
+    Limit.quota("daily", 300, every="day", tz="America/New_York"),
+    Limit.quota("monthly", 50, cron="0 6 1,15 * *", tz="Europe/Berlin"),
+    Limit.quota("session", 20, reset_after=60),
 )
 
 

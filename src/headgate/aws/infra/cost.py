@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from headgate.core.errors import ValidationError
@@ -89,9 +89,10 @@ class Load:
     limits: int = 2
     resources: int = 1
     levels: int = 1  # 2 where entities cascade to a parent
+    parents: int = 0  # how many there are then; 0: each entity has its own, the dearest
     adjusted: float = 0.0  # the share of acquires that adjust or settle afterwards
     refused: float = 0.0  # the share of demands that are refused
-    retried: float = 0.0  # writes that fail and are repeated, for each acquire; see docs
+    retried: float = 0.0  # writes that fail and are repeated, for each bucket taken from; see docs
     renewals_a_day: float = 1.0  # how often a bucket expires idle and is made anew
     windows: tuple[str, ...] = ("hourly", "daily")
     aggregator: bool = True
@@ -113,6 +114,7 @@ class Load:
         whole = ("entities", "limits", "resources", "usage_days", "processes", "cache_entries")
         for name in whole:
             _check(name, getattr(self, name), 1, MOST, int)
+        _check("parents", self.parents, 0, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
         _check("levels", self.levels, 1, 2, int)
         _check("memory_mb", self.memory_mb, 128, 10_240, int)
@@ -124,8 +126,10 @@ class Load:
             raise ValidationError("windows", self.windows, f"must be some of {offered}")
 
     @property
-    def buckets(self) -> int:
-        return self.entities * self.resources
+    def generations(self) -> tuple[int, ...]:
+        """How many buckets the entities have, and their parents."""
+        kinds = (self.entities, self.parents or self.entities)
+        return tuple(kind * self.resources for kind in kinds[: self.levels])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +144,14 @@ class CostItem:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A month: what is billed, what it comes to, and what usage history adds to the writes."""
+    """A month: what is billed, what it comes to, and what usage history adds to the writes.
+
+    `failed_usd_max` is not in it: what failed writes add at most, where the load did not say.
+    """
 
     lines: tuple[CostItem, ...]
     usage_writes_per_1000: float
+    failed_usd_max: float
     prices: Prices = PUBLISHED
 
     @property
@@ -157,6 +165,7 @@ class Cost:
             "own_prices": self.prices.own,
             "usd_per_month": round(self.usd, 2),
             "usage_writes_per_1000": round(self.usage_writes_per_1000, 1),
+            "failed_usd_max": round(self.failed_usd_max, 2),
             "lines": [
                 {"what": x.what, "units": round(x.units), "unit": x.unit, "usd": round(x.usd, 2)}
                 for x in self.lines
@@ -170,23 +179,27 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     asked = load.rps * MONTH_S
     acquired = asked * (1 - load.refused)
     item_units = math.ceil(load.limits / LIMITS_PER_UNIT)
-    renewed = load.buckets * load.renewals_a_day * MONTH_DAYS
-    renewed = min(renewed, acquired)  # a bucket is made by an acquire
+    renewals = load.renewals_a_day * MONTH_DAYS
+    renewed = sum(min(kinds * renewals, acquired) for kinds in load.generations)  # by acquires
+    # A refusal is read; what an acquire took of the other bucket meanwhile is taken and given back.
+    undone = asked * load.refused * (load.levels - 1) * 2
     lines = [
         bill.writes("acquires", acquired * load.levels * item_units),
         bill.writes("failed writes", acquired * load.retried * load.levels * item_units),
         bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
-        bill.writes("new buckets", renewed * load.levels * (NEW_BUCKET_UNITS - 1)),
+        bill.writes("new buckets", renewed * (NEW_BUCKET_UNITS - 1)),
         *bill.configuration(),
-        bill.reads("refusals", asked * load.refused * load.levels),
+        bill.reads("refusals", asked * load.refused),
+        bill.writes("undone takes", undone * item_units),
     ]
-    changes = acquired * (1 + load.adjusted) * load.levels
-    counted = bill.aggregator(changes) if load.aggregator else bill.local(changes)
+    counted = bill.aggregator(acquired) if load.aggregator else bill.local(acquired)
     lines += [*counted, *bill.storage()]
     if load.alarms:
         lines.append(CostItem("alarms", ALARMS, "alarms", ALARMS * prices.alarm_month))
     per_1000 = 1000 * counted[0].units / acquired if acquired else 0.0
-    return Cost(tuple(lines), per_1000, prices)
+    # A write fails once, and only where another process has used the bucket since this one saw it.
+    failed_max = 0.0 if load.retried else lines[0].usd * (1 - 1 / load.processes)
+    return Cost(tuple(lines), per_1000, failed_max, prices)
 
 
 def expected_distinct(kinds: float, draws: float) -> float:
@@ -196,13 +209,28 @@ def expected_distinct(kinds: float, draws: float) -> float:
     return kinds * -math.expm1(draws * math.log1p(-1 / kinds))
 
 
-def expected_misses(kinds: float, draws: float, room: float) -> float:
-    """How many of `draws` random ones of so many kinds are not in a cache with room for some."""
-    if kinds <= room:
-        return expected_distinct(kinds, draws)
-    full = math.log1p(-room / kinds) / math.log1p(-1 / kinds)  # draws until there is no room
-    beyond = max(0.0, draws - full)
-    return expected_distinct(kinds, draws - beyond) + beyond * (1 - room / kinds)
+def expected_misses(generations: Sequence[float], draws: float, room: float) -> float:
+    """How many miss a cache, empty at first, in which the oldest makes room: of so many random
+    ones of each generation, which has so many kinds."""
+
+    def met(draws: float) -> float:
+        return sum(expected_distinct(kinds, draws) for kinds in generations)
+
+    if met(draws) <= room:
+        return met(draws)
+    full = _where(met, room, draws)  # draws until there is no room
+    # One of n kinds that stays for as long as a draws take is there with a chance of a / (n + a).
+    stay = _where(lambda a: sum(n * a / (n + a) for n in generations), room, MOST * room)
+    return room + (draws - full) * sum(n / (n + stay) for n in generations)
+
+
+def _where(grows: Callable[[float], float], value: float, most: float) -> float:
+    """Between 0 and `most`, where a function that grows comes to the value."""
+    low, high = 0.0, most
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if grows(middle) < value else (low, middle)
+    return high
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +251,8 @@ class _Bill:
         lookups = asked
         if load.config_ttl_s:
             spans = max(1.0, load.starts_a_day + load.changes_a_day) * MONTH_DAYS  # at least daily
-            lookups = expected_misses(load.buckets, asked / spans, load.cache_entries) * spans
+            own = load.generations[:1]
+            lookups = expected_misses(own, asked / spans, load.cache_entries) * spans
         else:
             looks, per_lookup = 0.0, per_lookup + COMMON_READS
         return [
@@ -231,15 +260,19 @@ class _Bill:
             self.reads("configuration", load.processes * looks),
         ]
 
-    def aggregator(self, changes: float) -> list[CostItem]:
+    def aggregator(self, acquired: float) -> list[CostItem]:
         """Its writes, one per bucket, window and run; new rows' index entries; and its runs."""
         load = self.load
+        records = (1 + load.adjusted) * load.levels  # of each acquire: what follows is soon after
+        changes = acquired * records
         per_second = changes / MONTH_S
         shards = max(1, math.ceil(per_second / PARTITION_WRITES))
         per_run = min(BATCH_MAX, max(1.0, per_second / shards * load.batch_window_s))
         runs = changes / per_run
-        per_run_writes = expected_distinct(load.buckets / shards, per_run) * len(load.windows)
-        rows = sum(_rows_a_month(load.buckets, changes, window) for window in load.windows)
+        each = per_run / records
+        met = sum(expected_distinct(kinds / shards, each) for kinds in load.generations)
+        per_run_writes = met * len(load.windows)
+        rows = sum(_rows_a_month(load, acquired, window) for window in load.windows)
         run_s = RUN_S + per_run_writes * WRITE_S
         gb_seconds = runs * run_s * load.memory_mb / 1024
         return [
@@ -250,17 +283,14 @@ class _Bill:
             ),
         ]
 
-    def local(self, changes: float) -> list[CostItem]:
-        """Each process adds what it holds of a bucket and an hour, at last or when it has much."""
+    def local(self, acquired: float) -> list[CostItem]:
+        """Each process adds what it holds of a bucket and an hour: when it makes room for another,
+        the oldest first, or at last."""
         load = self.load
         hours = MONTH_S / 3600
-        own = changes / load.processes
-        if load.buckets <= HELD_MAX:
-            sent = expected_distinct(load.buckets, own / hours) * hours
-        else:  # so many different ones were met after this many changes
-            full = math.log1p(-HELD_MAX / load.buckets) / math.log1p(-1 / load.buckets)
-            sent = own * HELD_MAX / full
-        rows = sum(_rows_a_month(load.buckets, changes, window) for window in WINDOWS_A_MONTH)
+        own = acquired / load.processes
+        sent = expected_misses(load.generations, own / hours, HELD_MAX) * hours
+        rows = sum(_rows_a_month(load, acquired, window) for window in WINDOWS_A_MONTH)
         units = sent * load.processes * LOCAL_WINDOWS + rows * (NEW_ROW_UNITS - 1)
         return [self.writes("usage rows", units)]
 
@@ -268,8 +298,9 @@ class _Bill:
         load = self.load
         months = load.usage_days / MONTH_DAYS
         windows = load.windows if load.aggregator else tuple(WINDOWS_A_MONTH)
-        kept = sum(load.buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
-        gb = (load.buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
+        buckets = sum(load.generations)
+        kept = sum(buckets * max(1.0, WINDOWS_A_MONTH[window] * months) for window in windows)
+        gb = (buckets * BUCKET_BYTES + kept * ROW_BYTES) / GB
         lines = [CostItem("storage", gb, "GB", gb * self.prices.gb_month)]
         if load.pitr:
             lines.append(CostItem("restorable", gb, "GB", gb * self.prices.gb_month_restorable))
@@ -282,10 +313,10 @@ class _Bill:
         return CostItem(what, units, "read units", units / 10**6 * self.prices.million_reads)
 
 
-def _rows_a_month(buckets: int, changes: float, window: str) -> float:
-    """How many usage rows of a window type begin: one per bucket and window that sees a change."""
+def _rows_a_month(load: Load, acquired: float, window: str) -> float:
+    """How many usage rows of a window type begin: one per bucket and window that it is used in."""
     windows = WINDOWS_A_MONTH[window]
-    return expected_distinct(buckets, changes / windows) * windows
+    return sum(expected_distinct(n, acquired / windows) * windows for n in load.generations)
 
 
 def _check(name: str, value: object, least: float, most: float, kind: type) -> None:

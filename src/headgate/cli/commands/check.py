@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
-from headgate.admin.documents import explanation_as_json
+from headgate.admin.documents import explanation_as_json, next_reset_ms
 from headgate.cli.options import action_command, amounts_argument, entity_argument, parse_limit
-from headgate.cli.output import Columns, Output, duration, table_of
+from headgate.cli.output import Columns, Output, duration, table_of, with_resets
 from headgate.cli.session import LIMITED, OK, Misuse, Session
 from headgate.core.decision import LimitStatus, Verdict
 from headgate.core.errors import RateLimitExceeded
+from headgate.core.history import iso_time_or_none
 from headgate.core.limits import Limit
 
 
@@ -83,7 +86,12 @@ def _ask_service(
         )
     answer = session.service.decide(entity_id, resource, amounts, take, wait_s)
     found = [
-        {"limit": one.policy, "available": one.remaining, "capacity": one.limit}
+        {
+            "limit": one.policy,
+            "available": one.remaining,
+            "capacity": one.limit,
+            "reset_at": iso_time_or_none(one.reset_at_ms),
+        }
         for one in answer.quotas
     ]
     said = "admitted" if take else "would be admitted"
@@ -95,11 +103,15 @@ def _ask_service(
             "degraded": answer.degraded,
         },
         said if answer.allowed else f"limited; retry after {duration(answer.retry_after_ms)}",
-        table_of(found, {"limit": "limit", ">available": "available", ">capacity": "capacity"}),
+        table_of(found, SERVICE_COLUMNS),
         exit_code=OK if answer.allowed else LIMITED,
     )
 
 
+SERVICE_COLUMNS: Columns = {
+    "limit": "limit", ">available": "available", ">capacity": "capacity",
+    "more at (UTC)": lambda found: (found["reset_at"] or "")[:19].replace("T", " "),
+}  # fmt: skip
 STATUS_COLUMNS: Columns = {
     "entity": "entity_id", "resource": "resource", "limit": "limit_name", ">asked": "requested",
     ">available": "available", ">capacity": "capacity", "from": "source",
@@ -119,7 +131,7 @@ def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
         },
         "would be admitted" if allowed else f"limited; retry after {duration(wait_ms)}",
         *_nearest_lines(nearest),
-        table_of(statuses, STATUS_COLUMNS),
+        table_of(statuses, with_resets(STATUS_COLUMNS, statuses)),
         exit_code=OK if allowed else LIMITED,
     )
 
@@ -133,4 +145,12 @@ def _output(outcome: Verdict | RateLimitExceeded, *, allowed: bool) -> Output:
 def explain(session: Session, entity_id: str, resource: str) -> Output:
     """Show which level gave each limit, what it overrides, and the parents it cascades to."""
     found = session.limiter.explain(entity_id, resource)
-    return Output(explanation_as_json(found), str(found))
+    now_ms = time.time_ns() // 1_000_000
+    resets = []
+    for one in (found, *found.parents):
+        for limit in (given.limit for given in one.limits):
+            at_ms = next_reset_ms(limit, now_ms)
+            if limit.resets is not None and at_ms is not None:
+                at = limit.resets.local_text(at_ms)
+                resets.append(f"  {limit.name} of {one.entity_id} is reset on {at}")
+    return Output(explanation_as_json(found, now_ms), str(found), *resets)

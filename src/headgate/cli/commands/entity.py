@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from headgate.admin.documents import bucket_as_json, entity_as_json, limits_as_json
+from headgate.admin.documents import (
+    bucket_as_json,
+    entity_as_json,
+    limits_as_json,
+    next_reset_ms,
+)
 from headgate.cli.options import (
     CommandGroup,
     amounts_argument,
@@ -18,9 +24,18 @@ from headgate.cli.options import (
     parse_object,
     yes_option,
 )
-from headgate.cli.output import Columns, Output, OutputTable, confirm, next_page, table_of
+from headgate.cli.output import (
+    Columns,
+    Output,
+    OutputTable,
+    confirm,
+    next_page,
+    table_of,
+    with_resets,
+)
 from headgate.cli.session import Session
 from headgate.core.errors import EntityNotFoundError
+from headgate.core.history import iso_time_or_none
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 
@@ -72,7 +87,7 @@ def show_(session: Session, entity_id: str) -> Output:
         {"entity": shown, "children": children, "buckets": buckets},
         f"{entity_id} (not registered)" if shown is None else _headline(shown),
         f"children: {', '.join(children)}" if children else "no children",
-        table_of(buckets, BUCKET_COLUMNS, "no buckets in use"),
+        table_of(buckets, with_resets(BUCKET_COLUMNS, buckets), "no buckets in use"),
     )
 
 
@@ -173,9 +188,21 @@ resource_option = click.option(
     "--resource", "-r", default=DEFAULT_RESOURCE, metavar="RESOURCE",
     help="On one resource (default: on every one).",
 )  # fmt: skip
+
+
+def period_text(limit: Mapping[str, Any]) -> str:
+    """The period of a refill, or what resets a quota: month, cron 0 0 1,15 * *, session 18000 s."""
+    if "every" in limit:
+        return f"calendar {limit['every']}"
+    if "cron" in limit:
+        return f"cron {limit['cron']}"
+    after_s = limit.get("reset_after")
+    return f"{limit['refill_period_seconds']} s" if after_s is None else f"session {after_s} s"
+
+
 LIMIT_COLUMNS: Columns = {
-    "limit": "name", ">capacity": "capacity", ">refill": "refill_amount",
-    "per": lambda limit: f"{limit['refill_period_seconds']} s",
+    "limit": "name", ">capacity": "capacity", ">refill": lambda limit: limit.get("refill_amount"),
+    "per": period_text,
     "soft": lambda limit: "soft" if limit["soft"] else "",
 }  # fmt: skip
 
@@ -183,6 +210,7 @@ LIMIT_COLUMNS: Columns = {
 @entity.action("""
     headgate entity set-limits key-1 rpm:1000/min:1500 -r gpt-4
     headgate entity set-limits acme '100/minute burst 150' 'tpm: 5 per 30s'
+    headgate entity set-limits acme 'month:1000000/calendar month Europe/Berlin'
 """)
 @entity_argument
 @limits_argument
@@ -222,7 +250,18 @@ def limits_output(limits: Sequence[Limit], head: str | None = None, **level: str
 
 
 def limits_table(limits: Sequence[dict[str, Any]]) -> OutputTable:
-    return table_of(limits, LIMIT_COLUMNS, "no limits stored there")
+    now_ms = time.time_ns() // 1_000_000
+    shown = [{**one, **_schedule_of(one, now_ms)} for one in limits]
+    return table_of(shown, with_resets(LIMIT_COLUMNS, shown), "no limits stored there")
+
+
+def _schedule_of(limit: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    """A quota's schedule and next reset, as buckets tell them."""
+    parsed = Limit.from_dict(limit)
+    if parsed.resets is None:
+        return {"resets": None, "reset_at": None}
+    at_ms = next_reset_ms(parsed, now_ms)
+    return {"resets": parsed.resets.to_dict(), "reset_at": iso_time_or_none(at_ms)}
 
 
 def _resource_text(resource: str) -> str:

@@ -37,6 +37,7 @@ from headgate.declare.apply import (
 )
 from headgate.declare.yaml_fields import (
     NUMBERS,
+    RESETS,
     FieldReader,
     Fields,
     Findings,
@@ -193,7 +194,7 @@ def _list_in(node: Node) -> Node:
     if isinstance(node, Fields) and list(node.values) == ["limits"]:
         held = node.values["limits"]
         if isinstance(held, Listing) or (
-            isinstance(held, Fields) and not held.values.keys() & {*NUMBERS, "soft"}
+            isinstance(held, Fields) and not held.values.keys() & {*NUMBERS, *RESETS, "soft"}
         ):
             return held
     return node

@@ -67,13 +67,14 @@ LOAD_HELP = {
     "limits": "Limits of each bucket.",
     "resources": "Resources that each entity uses.",
     "levels": "Buckets that an acquire takes from: 2 with a parent.",
+    "parents": "How many parents there are then; 0: as many as entities.",
     "processes": "Processes that use the table.",
     "config_ttl_s": "Seconds until a process looks whether configuration has changed.",
     "cache_entries": "Entities on a resource that a process remembers (of the URL).",
     "changes_a_day": "Changes of the configuration a day.",
     "adjusted": "Share of acquires that are adjusted afterwards.",
     "refused": "Share of demands that are refused.",
-    "retried": "Failed writes for each acquire, of buckets that processes share.",
+    "retried": "Failed writes for each bucket taken from, where processes share it.",
     "aggregator": "Whether an aggregator counts usage.",
     "batch_window_s": "Seconds that the aggregator collects changes.",
 }
@@ -232,6 +233,11 @@ def cost(session: Session, /, given: tuple[str, ...], **load: Any) -> Output:
     rows.append(("together", "", "", f"{found.usd:,.2f}"))
     own = "".join(f"; {name} ${usd:g} as you say" for name, usd in prices.own.items())
     head = f"AWS's prices for {REGION} as published in {PRICED_ON}, on demand{own}"
+    if found.failed_usd_max:
+        head += (
+            f"\nWhere processes share buckets that are nearly full: up to "
+            f"${found.failed_usd_max:,.2f} more for failed writes; say how many with --retried"
+        )
     return Output(
         found.as_dict(), head, OutputTable(("what", ">units", "of", ">USD a month"), rows)
     )

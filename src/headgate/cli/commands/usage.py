@@ -25,6 +25,7 @@ from headgate.cli.output import (
     pluralize,
     table,
     table_of,
+    with_resets,
 )
 from headgate.cli.session import Session
 from headgate.core.history import UsageSummary, iso_time
@@ -247,4 +248,4 @@ def _table(rows: list[LimitRate]) -> OutputTable:
         {**bucket_as_json(state), "rate": "" if rate is None else f"{rate:.1f}"}
         for state, rate in rows
     ]
-    return table_of(items, TOP_COLUMNS, "no buckets in use")
+    return table_of(items, with_resets(TOP_COLUMNS, items), "no buckets in use")

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headgate.core.bucket import div_ceil
 from headgate.core.engine import Request
 from headgate.core.errors import ValidationError
 from headgate.core.levels import OnUnavailable
 from headgate.core.limits import parse_amount, parse_entity_id, parse_limit_name
+from headgate.core.refill.bucket import div_ceil
 from headgate.integrations.gate import Rates, parse_rates
 
 BYTES_PER_TOKEN = 4  # of UTF-8: right for English, a little high for most other languages

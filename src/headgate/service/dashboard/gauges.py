@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import astuple
 
 from headgate.core.errors import ValidationError
 from headgate.core.levels import Level
@@ -19,11 +18,9 @@ from headgate.core.limits import (
     DEFAULT_RESOURCE,
     LIMITS_MAX,
     RESOURCE_LENGTH_MAX,
-    Limit,
-    parse_limits,
     parse_resource,
 )
-from headgate.core.record import BucketKey, Record, cells_of
+from headgate.core.record import BucketKey, LimitCell, Record, cells_of
 from headgate.core.store import Sharded
 from headgate.declare.apply import Action, DeclaredLevel, LevelChange, PlanLevel, preview
 from headgate.service.decide.namespaces import NamespaceService
@@ -37,7 +34,7 @@ from headgate.service.decide.request_bodies import (
     parse_body,
 )
 from headgate.service.decide.service import Service
-from headgate.service.http.calls import LimitBody
+from headgate.service.http.calls import LimitBody, limits_of
 
 FOUND_MAX = 200
 SHOWN_MAX = 24
@@ -70,7 +67,7 @@ async def gauges_of(
         {
             "entity": key.entity_id,
             "resource": key.resource,
-            "limits": limits_of(record, seen.now_ms),
+            "limits": levels_of(record, seen.now_ms),
         }
         for key, record in zip(keys, seen.records, strict=True)
         if record is not None
@@ -78,7 +75,7 @@ async def gauges_of(
     return seen.now_ms, shown
 
 
-def limits_of(record: Record, now_ms: int) -> list[dict[str, Any]]:
+def levels_of(record: Record, now_ms: int) -> list[dict[str, Any]]:
     return [
         {
             "name": cell.spec.name,
@@ -86,9 +83,22 @@ def limits_of(record: Record, now_ms: int) -> list[dict[str, Any]]:
             "capacity_milli": cell.spec.capacity_milli,
             "amount_milli": cell.spec.rate.amount_milli,
             "period_ms": cell.spec.rate.period_ms,
+            **_window_of(cell, now_ms),
         }
         for cell in cells_of(record)
     ]
+
+
+def _window_of(cell: LimitCell, now_ms: int) -> dict[str, Any]:
+    """Of a quota, which schedule it has, and in how long it is reset."""
+    resets = cell.spec.rate.resets
+    if resets is None:
+        return {}
+    told: dict[str, Any] = {"resets": resets.to_dict()}
+    reset_at_ms = cell.reset_at_ms(now_ms)
+    if reset_at_ms is not None:  # a session that nobody has begun has no window
+        told["reset_in_ms"] = reset_at_ms - now_ms
+    return told
 
 
 def _fullness(record: Record, now_ms: int) -> float:
@@ -128,7 +138,7 @@ async def _bucket(store: Sharded, key: BucketKey) -> dict[str, Any]:
             "depth": shard.depth,
             "parts": 1 << shard.depth,  # it has one of so many
             "written_per_s": shard.written_per_s,
-            "limits": limits_of(shard.record, now_ms),
+            "limits": levels_of(shard.record, now_ms),
         }
         for shard in shards
     ]
@@ -156,7 +166,7 @@ def parse_change(values: object) -> tuple[str, LevelChange]:
     body = parse_body(values, PreviewBody)
     check_values(values, PreviewBody)
     try:
-        limits = parse_limits([Limit(*astuple(one)) for one in body.limits]) if body.limits else ()
+        limits = tuple(limits_of(body.limits)) if body.limits else ()
         level = _level(body.entity_id, body.resource, body.plan)
     except ValidationError as error:
         raise invalid(error.field, error.reason) from None

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from headgate.core.decision import Demand, LimitStatus, Verdict
-from headgate.core.errors import Contended, Damaged, Full, StoreTrouble, Throttled, Unreachable
+from headgate.core.errors import (
+    Contended,
+    Damaged,
+    Full,
+    StoreTrouble,
+    Throttled,
+    Unreachable,
+    wait_text,
+)
 from headgate.core.history import iso_time_or_none
 from headgate.layers.breaker import BreakerOpen
 from headgate.layers.layer import ShadowVerdict
@@ -349,13 +357,15 @@ def violated(answer: CheckResult) -> list[str]:
     return [limit.limit_name for limit in answer.limits if limit.refuses]
 
 
-def message_of(code: Code, retry_after_ms: int | None) -> str:
-    """One sentence for people: what happened and what to do."""
-    if code is Code.STORAGE_UNAVAILABLE:
+def message_of(answer: CheckResult | CombinedResult) -> str:
+    """One sentence for people on a refusal: what happened and what to do."""
+    wait_ms = answer.retry_after_ms
+    if answer.code is Code.STORAGE_UNAVAILABLE:
         return "The store gives no answer and the service fails closed; try again."
-    if retry_after_ms is None:
+    if wait_ms is None:
         return "A limit is used up and never refills; have it raised or topped up."
-    return f"A rate limit is exceeded; try again in {retry_after_ms / 1000:g} s."
+    foremost = answer if isinstance(answer, CheckResult) else answer.foremost
+    return f"A rate limit is exceeded; try again in {wait_text(wait_ms, foremost.limits)}."
 
 
 def _decision(answer: CheckResult | CombinedResult, tightest: CheckResult) -> dict[str, Any]:
@@ -383,7 +393,7 @@ def _with_circumstances(
     code, wait_ms = answer.code, answer.retry_after_ms
     if code is None:
         return body
-    message = message_of(code, wait_ms)
+    message = message_of(answer)
     body["retry_after_seconds"] = None if wait_ms is None else wait_ms / 1000
     body["error"] = {"code": code.value, "message": message}
     body |= {**problem_fields(code), "detail": message}

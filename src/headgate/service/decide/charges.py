@@ -11,12 +11,17 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.engine import Decision, Engine
-from headgate.core.errors import HeadgateError, RateLimiterUnavailable, StoreTrouble
+from headgate.core.errors import (
+    DisabledError,
+    HeadgateError,
+    RateLimiterUnavailable,
+    StoreTrouble,
+)
 from headgate.core.plan import LOOK, Amounts, Charge, Tokens
 from headgate.core.record import BucketKey
+from headgate.core.refill.bucket import MILLI
 from headgate.core.store import PeekResult, Store
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import ChargeResult, CheckResult, CombinedResult, combine
@@ -301,18 +306,30 @@ async def decide_hits(service: Service, request: DescriptorsRequest) -> Combined
         return await service.check_all(request)
     takes = [at for at in range(len(hits)) if at not in (*looks, *charges)]
     step = _Step(service, request)
+    try:
+        results, passes = await _decide_others(step, looks, takes, charges)
+    except ServiceError as error:
+        if error.code is Code.ENTITY_DISABLED:
+            await step.charge(charges)
+        raise
+    told = [results[at] for at in sorted(results)]
+    found = await step.charge(charges)
+    service.tell(told, passes)
+    results |= zip(charges, found, strict=True)
+    return combine([results[at] for at in range(len(hits))])
+
+
+async def _decide_others(
+    step: _Step, looks: Sequence[int], takes: Sequence[int], charges: Sequence[int]
+) -> tuple[dict[int, CheckResult], bool]:
+    """The results of looks and takes by their place, and whether all of them pass."""
     if takes and charges:
         await step.prepare()
     seen = await step.look([*looks, *charges] if takes else looks)
     results = dict(zip(looks, seen, strict=False))
     passes = all(one.code is None for one in seen)
     results |= zip(takes, await step.take(takes, dry_run=not passes), strict=True)
-    passes = passes and all(results[at].code is None for at in takes)
-    told = [results[at] for at in sorted(results)]
-    found = await step.charge(charges)
-    service.tell(told, passes)
-    results |= zip(charges, found, strict=True)
-    return combine([results[at] for at in range(len(hits))])
+    return results, passes and all(results[at].code is None for at in takes)
 
 
 class _Step:
@@ -330,16 +347,24 @@ class _Step:
 
     async def prepare(self) -> None:
         """Raises where some part of the request cannot be decided at all."""
-        service, hits, targets = self._service, self._hits, self._targets
+        error = await self._obstacle(range(len(self._hits)))
+        if error is not None:
+            raise_service_error(error)
+
+    async def _obstacle(self, places: Sequence[int]) -> HeadgateError | None:
+        """Why a look at these could not be decided."""
+        service = self._service
         try:
             ns = await service.namespace(self._namespace)
-            for hit, target in zip(hits, targets, strict=True):
+            for at in places:
+                hit, target = self._hits[at], self._targets[at]
                 want = await service.engine_request(ns, target, LOOK, hit.limits)
                 await ns.engine.plan(want[0], want[1], want[3], service.clock())
         except StoreTrouble:  # it is met again where it is known what it means
-            return
+            return None
         except HeadgateError as error:
-            raise_service_error(error)
+            return error
+        return None
 
     async def look(self, places: Sequence[int]) -> list[CheckResult]:
         looks = [LOOK] * len(places)
@@ -356,7 +381,9 @@ class _Step:
     async def charge(self, places: Sequence[int]) -> list[CheckResult]:
         """They are taken. Where a look just before had been refused, the answer is that refusal: so
         whoever charges without a look, or is taken for somebody who does, is limited all the same.
+        Somebody who was disabled meanwhile is charged, too, and told so.
         """
+        obstacle = await self._obstacle(places)
         amounts = [
             Charge(self._hits[at].tokens or 0, self._targets[at].counts, every=True)
             for at in places
@@ -364,6 +391,8 @@ class _Step:
         ruling = await self._rule(places, amounts, charged=True)
         results = self._results(ruling, places, amounts)
         self._service.tell(results, True)
+        if isinstance(obstacle, DisabledError):
+            raise_service_error(obstacle)
         verdict = ruling.verdict if isinstance(ruling, Decision) else None
         shadow = self._service.shadow
         if shadow or not isinstance(verdict, ChargeVerdict) or verdict.standing is None:

@@ -9,12 +9,11 @@ import logging
 from dataclasses import replace
 
 from headgate.admin.operations import Operations
-from headgate.core.bucket import MILLI, try_consume
 from headgate.core.errors import StoreTrouble
-from headgate.core.levels import OnUnavailable
+from headgate.core.levels import NO_DEFAULTS, OnUnavailable
 from headgate.core.limits import Limit
 from headgate.core.plan import Cache
-from headgate.core.plan_cache import NO_DEFAULTS
+from headgate.core.refill.bucket import MILLI, try_consume
 from headgate.core.runtime import Observer
 from headgate.core.store import Store
 from headgate.repository import Repository

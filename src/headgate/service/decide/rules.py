@@ -13,14 +13,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
-from headgate.core.levels import RESOURCE_LEVELS
+from headgate.core.levels import NO_DEFAULTS, RESOURCE_LEVELS, Defaults
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Tokens
-from headgate.core.plan_cache import NO_DEFAULTS, Defaults
 from headgate.core.record import Terms
+from headgate.core.refill.bucket import MILLI
 from headgate.service.decide.problems import invalid
 
 # The limit that a plain policy has. A bucket keeps its level under the limit's name, so the name
@@ -72,7 +71,8 @@ class Rule:
         self.counts = counts
         self.labels = labels
         self.charge = charge
-        self.defaults = Defaults(self.limits, whole=True)
+        policies = {limit.name: f"policy {self.label(limit.name)}" for limit in parsed}
+        self.defaults = Defaults(self.limits, policies, whole=True)
 
     def __repr__(self) -> str:
         return f"Rule({self.name!r}, {[str(limit) for limit in self.limits]}, level={self.level!r})"
@@ -188,7 +188,7 @@ class LimitConstants:
         self.name = name
         # whether somebody stored it under the resource's name
         self.is_stored = terms.sources[0] in RESOURCE_LEVELS
-        self.capacity_milli, self.amount_milli, self.period_ms = spec.rate
+        _, self.capacity_milli, self.amount_milli, self.period_ms, *_ = spec
         self.capacity = self.capacity_milli // MILLI
         window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)
         self.window_s = -(-window_ms // 1000)

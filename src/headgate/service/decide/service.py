@@ -11,7 +11,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 
-from headgate.core.bucket import MILLI
 from headgate.core.decision import Verdict
 from headgate.core.engine import ChosenLimits, Request
 from headgate.core.errors import (
@@ -28,6 +27,7 @@ from headgate.core.lease import LeaseAccount
 from headgate.core.levels import Explanation, OnUnavailable
 from headgate.core.plan import Amounts
 from headgate.core.record import TERMS
+from headgate.core.refill.bucket import MILLI
 from headgate.core.runtime import Event, Observer
 from headgate.core.store import Store
 from headgate.layers.breaker import BreakerConfig, BreakerOpen, BreakerState
@@ -376,8 +376,10 @@ class Service:
         store = ns.engine.store if trouble is None else self._fallback
         book = LeaseAccount(
             ns.engine.settlements, store, verdict.demands, self.clock(),
-            request.on_expiry == "keep", trouble is not None, verdict.untaken,
+            request.on_expiry == "keep", trouble is not None, verdict.untaken, verdict,
         ).split_halves()  # fmt: skip
+        book.window_starts()
+        book.verdict = None  # a lease lives long, and needs no more of it
         lease = await self.leases.open_lease(namespace, book, request.ttl_seconds * 1000)
         return AcquireResult(answer, lease)
 

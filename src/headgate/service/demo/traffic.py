@@ -46,6 +46,9 @@ ENTITIES = (
 
 _rpm, _tpm = partial(Limit.per_minute, "rpm"), partial(Limit.per_minute, "tpm")
 
+# A trial has so much a month, beside what it may use a minute.
+BUDGET = Limit.quota("month", 400_000, every="month", tz="Europe/Berlin")
+
 MODELS: dict[str, tuple[Limit, ...]] = {
     "gpt-4": (_rpm(120), _tpm(60_000, burst=80_000)),
     "gpt-4-mini": (_rpm(300), _tpm(150_000)),
@@ -67,7 +70,7 @@ LEVELS: dict[tuple[str, str], tuple[Limit, ...]] = {
     ("team:search", DEFAULT_RESOURCE): (_rpm(600), _tpm(250_000)),
     ("team:support", DEFAULT_RESOURCE): (_rpm(400), _tpm(120_000)),
     ("api_key:search-batch", "gpt-4"): (_rpm(40, burst=20),),
-    ("api_key:intern", "gpt-4"): (_rpm(12, burst=5), _tpm(6_000)),
+    ("api_key:intern", "gpt-4"): (_rpm(12, burst=5), _tpm(6_000), BUDGET),
     ("user:playground", "playground"): (Limit.per_second("tokens", 2, burst=10),),
 }
 
@@ -160,6 +163,13 @@ def _call(rng: Random, pattern: TrafficPattern, gap: float) -> DemoCall:
     return DemoCall(gap, *whom, estimate, actual, work_ms=rng.randrange(150, 1200))
 
 
+def _amounts(call: DemoCall, tokens: int) -> dict[str, int]:
+    """What a call of a model takes, by limit."""
+    amounts = {"rpm": 1, "tpm": tokens}
+    place = (f"{call.scope}:{call.identifier}", call.resource)
+    return {**amounts, BUDGET.name: tokens} if BUDGET in LEVELS.get(place, ()) else amounts
+
+
 # --------------------------------------------------------------------------------------------------
 # All that the demo asks of the event loop: the traffic, paced, bounded, and ended well.
 
@@ -224,14 +234,14 @@ class Traffic:
         if not call.estimate:
             self._count(await service.check(parse_check(whom)))
             return
-        asked = {"amounts": {"rpm": 1, "tpm": call.estimate}, "ttl_seconds": TTL_S}
+        asked = {"amounts": _amounts(call, call.estimate), "ttl_seconds": TTL_S}
         taken = await service.acquire(parse_acquire({**whom, **asked}))
         self._count(taken.check)
         if taken.lease is None:
             return
         if not in_no_time:
             await asyncio.sleep(call.work_ms / 1000)
-        used = {"amounts": {"rpm": 1, "tpm": call.actual}}
+        used = {"amounts": _amounts(call, call.actual)}
         await service.settle(parse_settle(taken.lease.lease_id, used))
         self.counts["settled"] += 1
 

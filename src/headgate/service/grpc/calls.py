@@ -230,7 +230,7 @@ def _refusal(answer: CheckResult | CombinedResult) -> dict[str, Any]:
     code, wait_ms = answer.code, answer.retry_after_ms
     if code is None:
         return {}
-    error = pb.Refusal(code=code.value, message=message_of(code, wait_ms))
+    error = pb.Refusal(code=code.value, message=message_of(answer))
     return {"error": error, "retry_after_seconds": None if wait_ms is None else wait_ms / 1000}
 
 
@@ -328,8 +328,6 @@ class RateLimiterCalls:
 def raise_unavailable(answer: CheckResult | CombinedResult) -> NoReturn:
     """The store is away and the service fails closed."""
     code = Code.STORAGE_UNAVAILABLE
-    problem = DecisionUnavailable(
-        code, message_of(code, answer.retry_after_ms), retry_after_ms=answer.retry_after_ms
-    )
+    problem = DecisionUnavailable(code, message_of(answer), retry_after_ms=answer.retry_after_ms)
     problem.reason = answer.degraded_reason
     raise problem

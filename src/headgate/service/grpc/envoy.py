@@ -203,6 +203,7 @@ UNIT_SECONDS: dict[int, int] = {
     _Reply.RateLimit.YEAR: 365 * 86_400,
     _Reply.RateLimit.WEEK: 7 * 86_400,
 }
+_unit_named: Any = _Unit.Value
 _UNITS: dict[int, Any] = {seconds: unit for unit, seconds in UNIT_SECONDS.items()}
 
 
@@ -247,7 +248,10 @@ def _status(result: CheckResult, now_ms: int) -> pb.RateLimitResponse.Descriptor
         limit, seconds = status.current_limit, tightest.window_s
         limit.name = tightest.limit_name
         limit.requests_per_unit = min(tightest.limit.capacity, UINT32_MAX)
-        if seconds is not None:  # a time that has no unit is a number of seconds
+        resets = tightest.limit.resets
+        if resets is not None and resets.every is not None:
+            limit.unit = _unit_named(resets.every.upper())
+        elif seconds is not None:  # a time that has no unit is a number of seconds
             limit.unit = _UNITS.get(seconds, _Unit.SECOND)
             if seconds not in _UNITS:
                 limit.unit_multiplier.value = min(seconds, UINT32_MAX)

@@ -7,12 +7,12 @@ exists, what a limit in words says) stays with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import astuple
 
 from headgate.admin.operations import NAME_LENGTH_MAX
 from headgate.admin.reports import ONCE_LENGTH_MAX
@@ -24,9 +24,11 @@ from headgate.core.limits import (
     NAMESPACE_LENGTH_MAX,
     NAMESPACE_PATTERN,
     PERIOD_SECONDS_MAX,
+    QUOTA_FIELDS,
     Limit,
     parse_limits,
 )
+from headgate.core.refill.resets import AFTER_SECONDS_MAX, CRON_LENGTH_MAX, ZONE_LENGTH_MAX
 from headgate.service.decide import request_bodies as bodies
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import invalid
@@ -136,7 +138,7 @@ class Endpoint(NamedTuple):
 # --------------------------------------------------------------------------------------------------
 # The bodies of operator routes.
 
-LIMIT_TEXT_LENGTH_MAX = 128
+LIMIT_TEXT_LENGTH_MAX = 288  # a cron expression and a time zone between names
 ANY_OR_NAMESPACE = re.compile(rf"(?:\*|{NAMESPACE_PATTERN.pattern})")
 
 ModeName = Literal["normal", "disabled", "bypass"]
@@ -144,13 +146,49 @@ Positive = Annotated[int, Meta(ge=1, le=AMOUNT_MAX)]
 
 
 class LimitBody(RequestBody):
+    """`capacity` and a refill (`refill_amount` every `refill_period_seconds`), or what resets a
+    quota: one of `every`, `cron` and `reset_after`; the first two in the time zone `tz`."""
+
     name: bodies.LimitName
     capacity: Positive
-    refill_amount: bodies.UsedAmount
-    refill_period_seconds: Annotated[int, Meta(ge=1, le=PERIOD_SECONDS_MAX)]
+    refill_amount: bodies.UsedAmount | UnsetType = UNSET
+    refill_period_seconds: Annotated[int, Meta(ge=1, le=PERIOD_SECONDS_MAX)] | UnsetType = UNSET
     soft: bool = False
+    every: Literal["day", "week", "month", "year"] | UnsetType = UNSET
+    cron: Annotated[str, text_meta(CRON_LENGTH_MAX)] | UnsetType = UNSET
+    reset_after: Annotated[int, Meta(ge=1, le=AFTER_SECONDS_MAX)] | UnsetType = UNSET
+    tz: Annotated[str, text_meta(ZONE_LENGTH_MAX)] | UnsetType = UNSET
 
 
+def limits_of(given: Sequence[str | LimitBody], field: str = "limits") -> list[Limit]:
+    """Limits as objects, or in words: "100/minute burst 150"; ServiceError names what is wrong."""
+    found = []
+    for place, one in enumerate(given):
+        try:
+            found.append(Limit.parse(one) if isinstance(one, str) else _limit_of(one))
+        except ValidationError as error:
+            raise invalid(f"{field}[{place}]", f"has a {error.field} that {error.reason}") from None
+        except KeyError as error:
+            told = "is missing; or say what resets a quota: every, cron or reset_after"
+            raise invalid(f"{field}[{place}].{error.args[0]}", told) from None
+    try:
+        return list(parse_limits(found)) if found else []
+    except ValidationError as error:
+        raise invalid(field, error.reason) from None
+
+
+def _limit_of(body: LimitBody) -> Limit:
+    """The limit of a body; KeyError names a field that is missing."""
+    values = msgspec.to_builtins(body)  # what was left out is not in it
+    if QUOTA_FIELDS.isdisjoint(values):
+        return Limit(*(values[name] for name in LIMIT_FIELDS))
+    for name in ("refill_amount", "refill_period_seconds"):
+        if name in values:
+            raise ValidationError(name, values[name], "has no meaning for a quota; leave it out")
+    return Limit.quota(**values)
+
+
+LIMIT_FIELDS = ("name", "capacity", "refill_amount", "refill_period_seconds", "soft")
 LimitOrWords = Annotated[str, text_meta(LIMIT_TEXT_LENGTH_MAX)] | LimitBody
 LimitList = Annotated[list[LimitOrWords], Meta(min_length=1, max_length=LIMITS_MAX)]
 
@@ -225,17 +263,6 @@ class NewKeyBody(RequestBody):
         | UnsetType
     ) = UNSET
     name: Annotated[str, text_meta(KEY_NAME_LENGTH_MAX)] | UnsetType = UNSET
-
-
-def limits_of(given: list[str | LimitBody]) -> list[Limit]:
-    """Limits as objects, or in words: "100/minute burst 150"."""
-    try:
-        found = [
-            Limit.parse(one) if isinstance(one, str) else Limit(*astuple(one)) for one in given
-        ]
-        return list(parse_limits(found)) if found else []
-    except ValidationError as error:
-        raise invalid("limits", f"has a {error.field} that {error.reason}") from None
 
 
 # --------------------------------------------------------------------------------------------------

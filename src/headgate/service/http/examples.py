@@ -55,7 +55,7 @@ _STANDING = {
 _BUCKET = {
     "entity_id": "user:ann", "resource": "api.search", "limit": "rpm", "tokens_remaining": 149,
     "tokens_capacity": 150, "refill_amount": 100, "refill_period_seconds": 60.0,
-    "total_consumed": 1,
+    "resets": None, "reset_at": _AT, "total_consumed": 1,
 }  # fmt: skip
 _USAGE = {
     "entity_id": "user:ann", "resource": "api.search", "window_start": _AT,
@@ -73,6 +73,7 @@ _EXPLAINED: dict[str, Any] = {
         {
             "limit": _STORED, "level": "plan_resource", "source": "plan pro for api.search",
             "version": 2, "overrides": ["resource api.search", "system defaults"],
+            "reset_at": None,
         }
     ],
     "mode": "normal", "mode_source": "", "on_unavailable": None, "version": 3,

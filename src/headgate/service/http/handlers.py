@@ -16,13 +16,12 @@ from headgate.core.history import (
     parse_time_ms,
     parse_window_type,
 )
-from headgate.core.levels import OnUnavailable
+from headgate.core.levels import Defaults, OnUnavailable
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     parse_entity_id,
     parse_namespace,
 )
-from headgate.core.plan_cache import Defaults
 from headgate.service.decide.answers import health_body
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import Code, ServiceError, invalid, not_found
@@ -320,7 +319,8 @@ async def explain(call: RouteCall) -> Document:
     else:
         rule = rule_by_name(rules, parse_entity_id(entity_id), resource)
     found = await call.service.explain(namespace, entity_id, resource, rule)
-    return {"policy": _rule_json(rule), **documents.explanation_as_json(found)}
+    now_ms = call.service.clock()
+    return {"policy": _rule_json(rule), **documents.explanation_as_json(found, now_ms)}
 
 
 async def get_policies(call: RouteCall) -> Document:

@@ -169,11 +169,20 @@ _BUCKET = answer(
     "entity_id resource limit tokens_remaining:number tokens_capacity:number refill_amount:number "
     "total_consumed:number",
     refill_period_seconds={"type": "number"},
+    reset_at=TIME,
+    resets=maybe(ref("Resets")),
 )
 _SNAPSHOT = answer(
     "entity_id resource window_start window_end window_type counters:free total_events:number "
     "from_children:free events_from_children:number"
 )
+_RESETS: Schema = {
+    "type": "object",
+    "description": "When a quota is reset: one of every, cron and reset_after (seconds)",
+    "properties": {
+        "every": WORD, "cron": WORD, "reset_after": {"type": "integer"}, "tz": WORD,
+    },
+}  # fmt: skip
 _EVENT = answer("event_id timestamp action entity_id principal? resource? details:free")
 
 ANSWERS: dict[str, Schema] = {
@@ -181,6 +190,7 @@ ANSWERS: dict[str, Schema] = {
     # `instance` is there where a page explains the refusal.
     "Refusal": {**_REFUSAL, "properties": {**_REFUSAL["properties"], "instance": WORD}},
     "RefusalOrProblem": {"anyOf": [ref("Refusal"), ref("Problem")]},
+    "Resets": _RESETS,
     "CheckAnswer": answer(_DECISION),
     "BatchAnswer": answer(results={"type": "array", "items": answer("status:number allowed:flag")}),
     "CombinedAnswer": answer(
@@ -230,7 +240,10 @@ ANSWERS: dict[str, Schema] = {
         limits={
             "type": "array",
             "items": answer(
-                "source", limit=ref("Limit"), overrides={"type": "array", "items": WORD}
+                "source",
+                limit=ref("Limit"),
+                overrides={"type": "array", "items": WORD},
+                reset_at=TIME,
             ),
         },
     ),

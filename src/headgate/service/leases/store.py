@@ -269,6 +269,7 @@ class StoredLeases(MemoryLeases):
             untaken=stored.untaken,
         )  # fmt: skip
         book.standing, book.owed = _by_limit(stored.standing), _by_limit(stored.owed)
+        book.windows = _by_limit(stored.windows) or {}
         book.settled, book.closed = stored.settled, stored.state is not LeaseState.OPEN
         lease = WireLease(
             stored.namespace, book, kept.until_ms, lease_id, stored.state, stored.busy_until_ms,
@@ -332,12 +333,14 @@ class StoredLease(msgspec.Struct):
     standing: list[tuple[int, str, list[Debit]]] | None
     owed: list[tuple[int, str, int]] | None
     settled: set[str] | None
+    windows: list[tuple[int, str, int]] | None = None  # of session quotas: when they began
 
 
 def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: LeaseAccount) -> str:
     demands = [
         StoredDemand(
-            one.key.text, one.terms.specs, one.terms.version, one.terms.own, one.terms.sources,
+            one.key.text, [spec.as_row() for spec in one.terms.specs],  # type: ignore[arg-type]
+            one.terms.version, one.terms.own, one.terms.sources,
             one.amounts, one.parts, one.cascaded is not None,
         )
         for one in book.demands
@@ -345,6 +348,7 @@ def lease_as_text(namespace: str, state: LeaseState, busy_until_ms: int, book: L
     stored = StoredLease(
         FORMAT, namespace, state, busy_until_ms, book.at_ms, book.keep, demands,
         set(book.untaken_refs()), _rows(book.standing), _rows(book.owed), book.settled,
+        _rows(dict(book.window_starts())) or None,
     )  # fmt: skip
     return json.dumps(msgspec.to_builtins(stored), separators=(",", ":"))
 

@@ -248,6 +248,7 @@ def _limit_as_json(limit: Limit) -> dict[str, Any]:
         "capacity": limit.capacity,
         "refill_amount": limit.refill_amount,
         "refill_period_seconds": limit.refill_period_seconds,
+        "resets": None if limit.resets is None else limit.resets.to_dict(),
         "limit": str(limit),
         "shadow": limit.soft,
     }

@@ -44,9 +44,10 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from headgate.core.errors import Damaged
+from headgate.core.errors import Damaged, ValidationError
 from headgate.core.limits import SEPARATOR, Spec
 from headgate.core.record import Terms
+from headgate.core.refill.resets import EVERY, schedule_of
 
 REGISTRY = "_"  # the namespace id of what is known about namespaces; no namespace has it
 NEXT = "$"  # the character after '#': it ends a range of keys that begin alike
@@ -238,6 +239,7 @@ def last_name(key: str) -> str:
 #
 # rpm=e tpm=r! | old=m        core limits, each with its source and `!` if soft; then limits that
 #                             are out of use and remembered. A leading `*` marks an override.
+# tpm@month~Europe/Berlin=r   a quota: behind `@` its schedule, without `calendar`, blanks as `~`
 
 LETTERS = {
     "entity": "e",
@@ -254,7 +256,11 @@ SOURCES = {letter: source for source, letter in LETTERS.items()}
 OWN = "*"
 SOFT = "!"
 DORMANT = "|"
+SCHEDULE = "@"
+BLANK = "~"  # neither a cron expression nor a time zone has one
+CALENDAR = "calendar "
 
+NO_REFILL = (0, 1000)  # amount and period of a quota, as its Spec has them
 Numbers = tuple[tuple[int, int, int], ...]  # capacity, refill amount and period of each limit
 
 
@@ -266,14 +272,21 @@ def layout_of(terms: Terms) -> str:
         if place == core:
             parts.append(DORMANT)
         letter = LETTERS.get(source, source)
-        parts.append(f"{spec.name}={letter}{SOFT if spec.soft else ''}")
+        parts.append(f"{spec.name}{_schedule(spec)}={letter}{SOFT if spec.soft else ''}")
     return " ".join(parts)
 
 
 @functools.lru_cache(maxsize=4096)
+def limits_in(layout: str) -> tuple[tuple[str, bool], ...]:
+    """The limits in the order of the terms, and whether each is a quota."""
+    parts = [part for part in layout.split() if part not in (OWN, DORMANT)]
+    titles = [part.partition("=")[0].partition(SCHEDULE) for part in parts]
+    return tuple((name, bool(found)) for name, found, _ in titles)
+
+
+@functools.lru_cache(maxsize=4096)
 def names_in(layout: str) -> tuple[str, ...]:
-    """The limits in the order of the terms."""
-    return tuple(part.partition("=")[0] for part in layout.split() if part not in (OWN, DORMANT))
+    return tuple(name for name, _ in limits_in(layout))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -287,13 +300,34 @@ def terms_from(layout: str, version: int, numbers: Numbers) -> Terms:
     sources: list[str] = []
     named = [part for part in limits if part != DORMANT]
     for part, rate in zip(named, numbers, strict=True):
-        name, found, source = part.partition("=")
+        title, found, source = part.partition("=")
+        name, _, schedule = title.partition(SCHEDULE)
         if not found:
             raise Damaged(f"{layout!r} is no layout of a bucket; it was written by something else")
-        specs.append(Spec(name, *rate, source.endswith(SOFT)))
+        specs.append(Spec(name, *rate, source.endswith(SOFT), _resets(name, schedule)))
         letter = source.removesuffix(SOFT)
         sources.append(SOURCES.get(letter, letter))
     terms = Terms(
         tuple(specs[:core]), 0 if own else version, own=own, sources=tuple(sources[:core])
     )
     return terms.extend(tuple(specs[core:]), version)
+
+
+def _schedule(spec: Spec) -> str:
+    if spec.resets is None:
+        return ""
+    return SCHEDULE + spec.resets.removeprefix(CALENDAR).replace(" ", BLANK)
+
+
+def _resets(name: str, schedule: str) -> str | None:
+    """The text of a quota's schedule; Damaged where this machine knows no such schedule."""
+    if not schedule:
+        return None
+    words = schedule.replace(BLANK, " ")
+    try:
+        return schedule_of(CALENDAR + words if words.startswith(EVERY) else words).text
+    except ValidationError as error:
+        raise Damaged(
+            f"the limit {name} of a bucket is reset by {words!r}, which cannot be told here: "
+            f"{error}"
+        ) from error

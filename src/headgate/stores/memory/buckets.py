@@ -196,7 +196,7 @@ class MemoryStore:
         with self._lock:
             texts = sorted(
                 text
-                for text in self._buckets
+                for text in list(self._buckets)
                 if _matches(text, namespace, entity_id, resource) and text > (cursor or "")
             )
         page = tuple(BucketKey.from_text(text) for text in texts[:limit])
@@ -211,10 +211,14 @@ class MemoryStore:
         """Usage history holds all that the buckets know."""
         now_ms = self._clock() if now_ms is None else now_ms
         with self._lock:
-            for text, record in self._buckets.items():
-                if _matches(text, namespace, entity_id, resource) and has_uncounted_usage(record):
-                    self._ledger.count(BucketKey.from_text(text), record)
-                    self._buckets[text] = mark_counted(record, now_ms)
+            for text in list(self._buckets):
+                record = self._buckets.get(text)
+                if (
+                    record is not None
+                    and _matches(text, namespace, entity_id, resource)
+                    and has_uncounted_usage(record)
+                ):
+                    self._count_usage(BucketKey.from_text(text), now_ms)
 
     def clear(self) -> None:
         with self._lock:
@@ -224,9 +228,9 @@ class MemoryStore:
 
     def drop_namespace(self, namespace: str) -> int:
         with self._lock:
-            texts = [text for text in self._buckets if text.startswith(namespace + SEPARATOR)]
+            texts = [text for text in list(self._buckets) if text.startswith(namespace + SEPARATOR)]
             for text in texts:
-                del self._buckets[text]
+                self._buckets.pop(text, None)
         return len(texts)
 
     def __len__(self) -> int:
@@ -237,9 +241,20 @@ class MemoryStore:
         record = self._buckets.get(key.text)
         if record is None or record[HOUR] == now_ms // HOUR_MS:
             return record
-        self._ledger.count(key, record)
-        record = self._buckets[key.text] = mark_counted(record, now_ms)
-        return record
+        return self._count_usage(key, now_ms)
+
+    def _count_usage(self, key: BucketKey, now_ms: int) -> Record | None:
+        """The record, after usage history has got what it consumed: in this order, so that whoever
+        comes in between finds what is still to be counted, and nothing that was."""
+        text, buckets = key.text, self._buckets
+        while (record := buckets.get(text)) is not None:
+            marked = mark_counted(record, now_ms)
+            is_unmoved = text in buckets and buckets[text] is record  # no call before the write
+            if is_unmoved:
+                buckets[text] = marked
+                self._ledger.count(key, record)
+                return marked
+        return None
 
     def _make_room(self, new: int, now_ms: int) -> None:
         if not new or len(self._buckets) + new <= self._buckets_max // 2:
@@ -270,16 +285,20 @@ class MemoryStore:
         full_ms = full_at_ms(record)
         if full_ms is None or full_ms > now_ms:
             return False
-        self._evict(text)
-        return True
+        buckets = self._buckets
+        is_unmoved = text in buckets and buckets[text] is record  # no call before the deletion
+        if is_unmoved:
+            del buckets[text]
+            self._ledger.count(BucketKey.from_text(text), record)
+        return is_unmoved
 
     def _evict_fullest(self, texts: list[str], count: int, now_ms: int) -> None:
-        by_fill = sorted(set(texts), key=lambda text: -_fill(self._buckets[text], now_ms))
+        known = {text: record for text in texts if (record := self._buckets.get(text)) is not None}
+        by_fill = sorted(known, key=lambda text: -_fill(known[text], now_ms))
         for text in by_fill[:count]:
-            self._evict(text)
-
-    def _evict(self, text: str) -> None:
-        self._ledger.count(BucketKey.from_text(text), self._buckets.pop(text))
+            record = self._buckets.pop(text, None)
+            if record is not None:
+                self._ledger.count(BucketKey.from_text(text), record)
 
     def _claim(self, key: BucketKey, once: str, now_ms: int) -> bool:
         """The oldest makes room. Repetitions come soon; and if new keys were refused, whoever makes

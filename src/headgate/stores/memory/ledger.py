@@ -28,9 +28,19 @@ AUDIT_EVENTS_MAX = 100_000
 
 Live = Callable[[str, str | None, str | None, int | None], None]
 UsageKey = tuple[int, str, str, str, str]  # start, type, namespace, entity, resource
-# Counters and events, and the part of both that came by cascade: None where nothing did.
-UsageValue = tuple[dict[str, int], int, dict[str, int] | None, int]
 Entry = tuple[str, AuditEvent]  # of the audit: its namespace, and what happened there
+
+
+class UsageTotal:
+    """Counters and events, and the part of both that came by cascade: None where nothing did."""
+
+    __slots__ = ("cascaded", "cascaded_events", "counters", "events")
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+        self.events = 0
+        self.cascaded: dict[str, int] | None = None
+        self.cascaded_events = 0
 
 
 class MemoryLedger:
@@ -39,7 +49,7 @@ class MemoryLedger:
     def __init__(self, *, usage_rows_max: int = USAGE_ROWS_MAX) -> None:
         self._usage_rows_max = usage_rows_max  # 0: no usage is kept
         self.live: Live = lambda namespace, entity_id, resource, now_ms: None
-        self._usage: dict[UsageKey, UsageValue] = {}
+        self._usage: dict[UsageKey, UsageTotal] = {}
         self._audit: deque[Entry] = deque(maxlen=AUDIT_EVENTS_MAX)
         self._lock = threading.RLock()
 
@@ -61,17 +71,20 @@ class MemoryLedger:
                     usage.window_start_ms, usage.window_type,
                     key.namespace, key.entity_id, key.resource,
                 )  # fmt: skip
-                counters, events, cascaded, through = self._usage.get(row, ({}, 0, None, 0))
-                add_counters(counters, usage.counters_milli)
+                total = self._usage.get(row) or self._usage.setdefault(row, UsageTotal())
+                # Added in place: garbage that is collected in the middle may end a lease on this
+                # thread, and so come in here again.
+                total.events += usage.events
+                total.cascaded_events += usage.cascaded_events
+                add_counters(total.counters, usage.counters_milli)
                 if usage.cascaded_milli:
-                    cascaded = cascaded or {}
-                    add_counters(cascaded, usage.cascaded_milli)
-                through += usage.cascaded_events
-                self._usage[row] = (counters, events + usage.events, cascaded, through)
+                    if total.cascaded is None:
+                        total.cascaded = {}
+                    add_counters(total.cascaded, usage.cascaded_milli)
             if len(self._usage) > self._usage_rows_max:
                 # many at once: the head of a dict is slow to find while it is full of holes
                 for old in list(islice(self._usage, max(1, self._usage_rows_max // 16))):
-                    del self._usage[old]
+                    self._usage.pop(old, None)
 
     async def append(self, namespace: str, event: AuditEvent) -> None:
         with self._lock:
@@ -95,19 +108,14 @@ class MemoryLedger:
         self.live(namespace, query.entity_id, query.resource, now_ms)
         with self._lock:
             rows = sorted(
-                (row for row in self._usage if _is_in_query(row, namespace, query)), key=_cursor
+                (row for row in list(self._usage) if _is_in_query(row, namespace, query)),
+                key=_cursor,
             )
             if query.cursor is not None:
                 rows = [row for row in rows if _cursor(row) > query.cursor]
             page = rows[: query.limit]
-            items = tuple(self._snapshot(row) for row in page)
+            items = tuple(_snapshot(row, self._usage[row]) for row in page)
         return Page(items, _cursor(page[-1]) if len(rows) > query.limit else None)
-
-    def _snapshot(self, row: UsageKey) -> UsageSnapshot:
-        start_ms, window_type, _, entity_id, resource = row
-        counters, events, cascaded, through = self._usage[row]
-        usage = WindowUsage(window_type, start_ms, counters, events, cascaded or {}, through)
-        return snapshot(entity_id, resource, usage)
 
     async def trim(self, *, usage_before_ms: int, audit_before_ms: int) -> int:
         return self._drop(
@@ -125,9 +133,9 @@ class MemoryLedger:
 
     def _drop(self, is_old: Callable[[UsageKey], bool], is_past: Callable[[Entry], bool]) -> int:
         with self._lock:
-            rows = [row for row in self._usage if is_old(row)]
+            rows = [row for row in list(self._usage) if is_old(row)]
             for row in rows:
-                del self._usage[row]
+                self._usage.pop(row, None)
             events = [entry for entry in self._audit if not is_past(entry)]
             gone = len(rows) + len(self._audit) - len(events)
             self._audit = deque(events, maxlen=AUDIT_EVENTS_MAX)
@@ -144,6 +152,15 @@ def _is_in_query(row: UsageKey, namespace: str, query: UsageQuery) -> bool:
         and (query.start_ms is None or start_ms >= query.start_ms)
         and (query.end_ms is None or start_ms < query.end_ms)
     )
+
+
+def _snapshot(row: UsageKey, total: UsageTotal) -> UsageSnapshot:
+    start_ms, window_type, _, entity_id, resource = row
+    usage = WindowUsage(
+        window_type, start_ms, total.counters, total.events, total.cascaded or {},
+        total.cascaded_events,
+    )  # fmt: skip
+    return snapshot(entity_id, resource, usage)
 
 
 def _cursor(row: UsageKey) -> str:

@@ -46,6 +46,7 @@ from headgate.stores.redis.encoding import (
     unreadable_bucket,
     with_dormant,
 )
+from headgate.stores.redis.quotas import ResetRules, Wanted, wants_rules
 from headgate.stores.redis.scripts import Call, join_calls, load_loop, load_script, split_reply
 
 ONCE_MS = 24 * HOUR_MS
@@ -56,9 +57,9 @@ SLOTS_AT_ONCE = 64  # parts of an index that are read at the same time
 
 CallKey = tuple[str, tuple[int | None, ...]]
 
-CONSUME = load_script("consume", "warm", "listing", "bucket", raw=True)
+CONSUME = load_script("consume", "warm", "listing", "resets", "bucket", raw=True)
 CONSUME_EACH = load_loop("each", CONSUME)
-ADJUST = load_script("adjust", "listing", "bucket")
+ADJUST = load_script("adjust", "listing", "resets", "bucket")
 PEEK = load_script("peek")
 FORGET = load_script("forget", "listing")
 FIND = load_script("find", "listing")
@@ -74,6 +75,7 @@ class RedisStore:
         self._usage = usage
         self._hour = hour_args(0)
         self._calls: dict[CallKey, tuple[Terms | None, object, Parts]] = {}
+        self._rules = ResetRules(port, self._repack)
         self._names_of = functools.lru_cache(maxsize=NAMES_MAX)(self._names)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
@@ -90,6 +92,9 @@ class RedisStore:
             if len(groups) > 1:
                 return await self._consume_apart(groups, demands, now_ms)
             reply = await self._port.script(CONSUME, *self._consume_call(demands, now_ms))
+        if type(reply) is list and wants_rules(reply):  # the usual reply pays for no call
+            build = functools.partial(self._consume_call, demands, now_ms)
+            reply = await self._rules.explain_one(CONSUME, demands, reply, build)
         return self._read(demands, reply)
 
     async def consume_each(
@@ -97,20 +102,34 @@ class RedisStore:
     ) -> list[Outcome]:
         """One script call per slot, so one call without a cluster."""
         found: dict[int, Outcome] = {}
-        placed: list[tuple[int, Call]] = []
+        placed: list[tuple[int, Call]] = []  # without what they all begin with
         for place, demands in enumerate(groups):
             if len(self._by_slot(demands)) > 1:  # rare: a decision across slots is none of a batch
                 return await consume_one_by_one(self, groups, now_ms)
             try:
-                placed.append((place, self._consume_call(demands, now_ms)))
+                placed.append((place, self._demands_of(demands, now_ms)))
             except HeadgateError as error:
                 found[place] = error
         batches = self._port.by_slot(placed, lambda one: one[1][0][0])  # by its first bucket
-        calls = [(CONSUME_EACH, *join_calls([call for _, call in batch])) for batch in batches]
+        calls = []
+        for batch in batches:
+            everything = [demand for place, _ in batch for demand in groups[place]]
+            head = self._head(everything, now_ms)
+            calls.append((CONSUME_EACH, *join_calls(head, [call for _, call in batch])))
         replies = await self._port.scripts(calls)
+        told: dict[int, Any] = {}
         for batch, reply in zip(batches, replies, strict=True):
             for (place, _), one in zip(batch, split_reply(reply, len(batch)), strict=True):
-                found[place] = self._outcome(groups[place], one)
+                told[place] = one
+        decided = await self._rules.explain(
+            CONSUME,
+            [
+                (groups[place], one, functools.partial(self._consume_call, groups[place], now_ms))
+                for place, one in told.items()
+            ],
+        )
+        for place, one in zip(told, decided, strict=True):
+            found[place] = self._outcome(groups[place], one)
         return [found[place] for place in range(len(groups))]
 
     def _read(self, demands: Sequence[Demand], reply: bytes | list[Any]) -> Verdict:
@@ -123,6 +142,11 @@ class RedisStore:
             return verdict
         except GARBLED as error:
             raise unreadable_bucket(demands[0].key, error) from error
+
+    def _repack(self, now_ms: int) -> None:
+        """A call wanted rules: those that are packed may lack them, or go by another hour."""
+        self._hour = hour_args(now_ms)
+        self._calls.clear()
 
     def _outcome(self, demands: Sequence[Demand], reply: Any) -> Outcome:
         if isinstance(reply, StoreTrouble):
@@ -143,13 +167,18 @@ class RedisStore:
         once: str | None = None,
     ) -> bool:
         applied = False
-        calls = [
-            self._adjust_call(group, now_ms, metered=metered, once=once)
-            for group in self._by_slot(demands)
+        groups = self._by_slot(demands)
+        builds = [
+            functools.partial(self._adjust_call, group, now_ms, metered=metered, once=once)
+            for group in groups
         ]
-        for call in calls:
+        calls = [build() for build in builds]
+        for group, build, call in zip(groups, builds, calls, strict=True):
             try:
-                applied = bool(await self._port.script(ADJUST, *call)) or applied
+                reply = await self._port.script(ADJUST, *call)
+                if wants_rules(reply):
+                    reply = await self._rules.explain_one(ADJUST, group, reply, build)
+                applied = bool(reply) or applied
             except StoreTrouble as trouble:
                 raise_adjust_trouble(trouble, moved=applied)
         return applied
@@ -234,8 +263,8 @@ class RedisStore:
         the safe side. A slot that gave no answer may have taken: the caller is told so, because
         nobody knows what to give back (raise_trouble).
         """
-        calls = [(CONSUME, *self._consume_call(group, now_ms)) for group in groups]
-        replies = await self._port.scripts(calls)
+        builds = [functools.partial(self._consume_call, group, now_ms) for group in groups]
+        replies = await self._rules.ask(CONSUME, groups, builds)
         outcomes = [
             self._outcome(group, reply) for group, reply in zip(groups, replies, strict=True)
         ]
@@ -248,12 +277,15 @@ class RedisStore:
 
     async def _undo(self, outcomes: list[Outcome], now_ms: int | None) -> StoreTrouble | None:
         """Gives back what landed; returns the trouble if some of it may still be taken."""
-        calls = [
-            (ADJUST, *self._adjust_call(credits_of(verdict), now_ms, events=-1))
+        taken = [
+            credits_of(verdict)
             for verdict in outcomes
             if isinstance(verdict, Verdict) and verdict.allowed
         ]
-        replies = await self._port.scripts(calls) if calls else []
+        if not taken:
+            return None
+        builds = [functools.partial(self._adjust_call, one, now_ms, events=-1) for one in taken]
+        replies = await self._rules.ask(ADJUST, taken, builds)
         return next((one for one in replies if isinstance(one, StoreTrouble)), None)
 
     def _by_slot(self, demands: Sequence[Demand]) -> list[list[Demand]]:
@@ -276,14 +308,27 @@ class RedisStore:
         index = keys.bucket_index(key.namespace, self._port.slot(bucket), self._port.slots)
         return bucket, index, keys.usage(key)
 
-    def _consume_call(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
+    def _consume_call(
+        self, demands: Sequence[Demand], now_ms: int | None, wanted: Wanted | None = None
+    ) -> Call:
+        names, args = self._demands_of(demands, now_ms)
+        return names, [self._head(demands, now_ms, wanted), *args]
+
+    def _head(
+        self, demands: Sequence[Demand], now_ms: int | None, wanted: Wanted | None = None
+    ) -> bytes:
+        hour_ms = self._hour[0]
+        rules = self._rules.packed(demands, now_ms or hour_ms, wanted)
+        return packed_head(now_ms, hour_ms if self._usage else UNCOUNTED, rules)
+
+    def _demands_of(self, demands: Sequence[Demand], now_ms: int | None) -> Call:
         hour_ms, month, stem = self._hour
         names: list[str] = []
-        args: list[Part] = [packed_head(now_ms, hour_ms if self._usage else UNCOUNTED)]
+        args: list[Part] = []
         for demand in demands:
             bucket, index, usage = self._names_of(demand.key)
             names += (bucket, index, f"{usage}{month}")
-            args.append(packed_demand(demand, stem))
+            args.append(packed_demand(demand, stem, now_ms or hour_ms))
         return names, args
 
     def _adjust_call(
@@ -294,6 +339,7 @@ class RedisStore:
         metered: bool = True,
         once: str | None = None,
         events: int = 0,
+        wanted: Wanted | None = None,
     ) -> Call:
         key = demands[0].key
         names = [keys.once(key.namespace, key.entity_id, once or "")]
@@ -307,7 +353,8 @@ class RedisStore:
         for demand in demands:
             names += self._names_of(demand.key)
             args += adjustment_args(demand)
-        return names, args
+        rules = self._rules.packed(demands, now_ms or self._hour[0], wanted)
+        return names, [*args, rules] if rules else args
 
 
 def _span(entity_id: str | None, resource: str | None, after: BucketKey | None) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from headgate.core.decision import Demand, is_credit_only
 from headgate.core.errors import Damaged, ValidationError
 from headgate.core.limits import SEPARATOR, Limit, Spec
 from headgate.core.record import HOUR_MS, BucketKey, Record, Terms, after_clock_step
+from headgate.core.refill.resets import SessionResets, schedule_of
 
 EXACT_MAX = 2**52  # a script's numbers are doubles: whole up to 2^53, and sums of two stay below
 PERIOD_MAX = math.isqrt(2**53)
@@ -22,6 +23,7 @@ CONSUMED_UNIT = 10**15
 DOUBLE = struct.Struct(">d")
 NOTHING_WANTED = DOUBLE.pack(-1)
 CELL_BYTES = 36
+UNKNOWN_WINDOW = (1, 1)  # in which no moment is
 
 # What reading a reply raises that is not of the form the scripts write.
 GARBLED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
@@ -38,6 +40,10 @@ def packed_number(number: int) -> bytes:
     return struct.pack(">Bd", 0xCB, number)
 
 
+def packed_list(items: Sequence[bytes]) -> bytes:
+    return struct.pack(">BI", 0xDD, len(items)) + b"".join(items)
+
+
 def packed_amounts(amounts: Iterable[int | None]) -> list[bytes]:
     """As texts, since a script prints what it adds to usage; an empty one for none."""
     return [NO_AMOUNT if amount is None else packed_text(str(amount)) for amount in amounts]
@@ -47,9 +53,9 @@ NO_AMOUNT = packed_text("")
 
 
 # What demands under the same terms have in common: what a bucket kept under them begins with, and
-# how long that is; their version; `own`, a number; and each limit's name, its numbers, and the rest
-# of it but the amount.
-EncodedTerms = tuple[bytes, bytes, int, tuple[tuple[str, bytes, bytes], ...]]
+# how long that is; their version; `own`, a number; and each limit's name, its numbers, the rest of
+# it but the amount, and a quota's schedule.
+EncodedTerms = tuple[bytes, bytes, int, tuple[tuple[str, bytes, bytes, str | None], ...]]
 
 CASCADED, PARTLY_CASCADED = 2, 4  # added to `own`: how much of the demand cascaded
 COUNTED_APART, COUNTED_AS_ONE, COUNTED_BY_LIMIT = 0, 1, 2  # the first is never the usual case
@@ -71,15 +77,16 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     values = {
         "version": terms.version,
         "own": terms.own,
-        "specs": [list(spec) for spec in terms.specs],
+        "specs": [spec.as_row() for spec in terms.specs],
         "sources": list(terms.sources),
     }
     text = json.dumps(values, separators=(",", ":"))
     limits = tuple(
         (
             spec.name,
-            struct.pack(">ddd", spec.capacity_milli, *_reduced_rate(spec)),
-            packed_text(spec.name) + packed_number(spec.soft),
+            _packed_rate(spec),
+            packed_text(spec.name) + packed_number(spec.soft + 2 * (spec.resets is not None)),
+            spec.resets,
         )
         for spec in terms.specs
     )
@@ -89,6 +96,24 @@ def encode_terms(terms: Terms) -> EncodedTerms:
     found = (start, packed_number(terms.version), int(terms.own), limits)
     _encoded[id(terms)] = (terms, found)
     return found
+
+
+def _packed_rate(spec: Spec) -> bytes:
+    """Capacity and rate; the capacity alone of a quota, whose window changes."""
+    rate = _reduced_rate(spec)
+    return struct.pack(">ddd", spec.capacity_milli, *rate)[: 24 if spec.resets is None else 8]
+
+
+@functools.lru_cache(maxsize=1024)
+def _packed_window(schedule: str, now_ms: int) -> bytes:
+    """In place of a rate: the window of a quota at about this moment; see demand_of."""
+    resets = schedule_of(schedule)
+    if isinstance(resets, SessionResets):
+        return struct.pack(">dd", -1, -resets.after_ms)
+    start_ms, end_ms = (*resets.around(now_ms, 1, 2), *UNKNOWN_WINDOW)[:2]
+    if start_ms <= 0:
+        start_ms, end_ms = UNKNOWN_WINDOW
+    return struct.pack(">dd", -start_ms, end_ms)
 
 
 def check_limits(limits: Iterable[Limit]) -> None:
@@ -116,9 +141,9 @@ def _reduced_rate(spec: Spec) -> tuple[int, int]:
     return amount, period
 
 
-def packed_demand(demand: Demand, hour: str = "") -> bytes:
+def packed_demand(demand: Demand, hour: str = "", now_ms: int = 0) -> bytes:
     """A demand as the scripts take it; see demand_of in bucket.lua. `hour` is what the fields begin
-    with that its usage is counted in."""
+    with that its usage is counted in, `now_ms` is about what time it is there."""
     start, version, own, limits = encode_terms(demand.terms)
     partly = demand.cascaded is not None and not demand.is_cascaded
     if demand.cascaded is not None:
@@ -126,8 +151,9 @@ def packed_demand(demand: Demand, hour: str = "") -> bytes:
     ones: list[str] = []  # the limits, as long as one token of each is wanted and no more
     is_ones = True
     numbers: list[bytes] = []
+    quotas: list[bytes] = []
     rest = [version, packed_number(own)]
-    for (name, limit, more), amount in zip(limits, demand.amounts, strict=True):
+    for (name, limit, more, resets), amount in zip(limits, demand.amounts, strict=True):
         if amount is not None and not -AMOUNT_MAX_MILLI <= amount <= AMOUNT_MAX_MILLI:
             raise ValidationError(
                 name, amount // 1000,
@@ -138,11 +164,15 @@ def packed_demand(demand: Demand, hour: str = "") -> bytes:
         elif amount:
             is_ones = False
         if amount is None:
-            numbers += (limit, NOTHING_WANTED)
             rest += (more, NO_AMOUNT)
         else:
-            numbers += (limit, DOUBLE.pack(amount))
             rest += (more, packed_text(str(amount)))
+        numbers.append(limit)
+        if resets is not None:
+            numbers.append(_packed_window(resets, now_ms))
+            quotas.append(packed_text(resets))
+        numbers.append(NOTHING_WANTED if amount is None else DOUBLE.pack(amount))
+    rest += quotas
     is_ones = is_ones and bool(ones)
     field = (hour + ONES + SEPARATOR.join(ones) if is_ones else hour).encode()
     how = COUNTED_AS_ONE if is_ones else COUNTED_BY_LIMIT
@@ -217,9 +247,9 @@ def unreadable_bucket(key: BucketKey, error: Exception) -> Damaged:
     )
 
 
-def packed_head(now_ms: int | None, hour_ms: int) -> bytes:
+def packed_head(now_ms: int | None, hour_ms: int, rules: bytes = b"") -> bytes:
     """What a consume begins with."""
-    return struct.pack(">dd", -1 if now_ms is None else now_ms, hour_ms)
+    return struct.pack(">dd", -1 if now_ms is None else now_ms, hour_ms) + rules
 
 
 def hour_args(now_ms: int) -> tuple[int, int, str]:

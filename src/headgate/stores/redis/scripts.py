@@ -31,14 +31,14 @@ def load_loop(name: str, inner: Script) -> Script:
 # --------------------------------------------------------------------------------------------------
 # Several decisions in one script call: how they are sent, and what each of them got.
 
-Call = tuple[list[str], list[Part]]  # keys; what all decisions of a call share, then the demands
+Call = tuple[list[str], list[Part]]  # keys and arguments
 
 
-def join_calls(calls: Sequence[Call]) -> Call:
-    """One call made of several, which all begin with the same argument."""
+def join_calls(head: Part, calls: Sequence[Call]) -> Call:
+    """One call made of several: what they have in common, and the keys and demands of each."""
     names: list[str] = []
-    args = calls[0][1][:1]
-    for named, (_, *demands) in calls:
+    args = [head]
+    for named, demands in calls:
         names += named
         args.append(len(demands))
         args += demands

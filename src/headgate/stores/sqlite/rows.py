@@ -193,7 +193,8 @@ def from_json(what: str, text: str) -> Any:
 
 def _terms_as_text(terms: Terms) -> str:
     core = len(terms.core.specs)
-    return as_json([terms.version, terms.own, core, terms.specs, terms.core.sources])
+    specs = [spec.as_row() for spec in terms.specs]
+    return as_json([terms.version, terms.own, core, specs, terms.core.sources])
 
 
 def _terms_from_text(text: str) -> Terms:

@@ -10,7 +10,9 @@ import pytest
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Damaged
 from headgate.core.limits import Limit
-from headgate.core.record import BucketKey, Terms, new_record
+from headgate.core.record import BucketKey, Terms, cells_of, new_record
+from headgate.core.refill.resets import schedule_of
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import take as usual
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import (
@@ -26,6 +28,10 @@ from headgate.stores.dynamodb.sharding.shares import share_of
 
 NOW_MS = 1_767_225_600_000
 KEY = BucketKey("ns-1", 'e%d"é', "r")
+SCHEDULES: list[dict[str, Any]] = [
+    {"every": "month", "tz": "Europe/Berlin"}, {"every": "day"}, {"cron": "0 */6 * * *"},
+    {"reset_after": 60},
+]  # fmt: skip
 
 
 def _terms(rng: random.Random) -> Terms:
@@ -34,6 +40,9 @@ def _terms(rng: random.Random) -> Terms:
         capacity = rng.choice((1, 10, 1000, 10**9))
         refill = rng.choice((capacity, 1, 7)) if rng.random() < 0.95 else 0
         soft = rng.random() < 0.05
+        if rng.random() < 0.3:
+            limits.append(Limit.quota(name, capacity, **rng.choice(SCHEDULES), soft=soft))
+            continue
         limits.append(Limit.custom(name, capacity, refill, rng.choice((1, 60, 86_400)), soft=soft))
     return Terms(tuple(limit.spec for limit in limits), rng.randint(0, 3))
 
@@ -45,7 +54,12 @@ def _seen(rng: random.Random, terms: Terms) -> ItemState:
     cells: list[object] = [share, NOW_MS // 3_600_000, 0, None]
     for spec in share.specs:
         tokens = rng.choice((spec.capacity_milli, rng.randint(-5000, spec.capacity_milli)))
-        cells += (NOW_MS - rng.choice((-5, 0, 1, 999, 10**5)), tokens, 7000, 7000)
+        elapsed_ms = rng.choice((-5, 0, 1, 999, 10**5))
+        if spec.resets is not None:  # its windows are longer, and their tokens may be far below 0
+            elapsed_ms = rng.choice((0, 10**5, 10**9, 10**10))
+            passed = schedule_of(spec.resets).resets_between(NOW_MS - elapsed_ms, NOW_MS)
+            tokens -= rng.choice((0, passed)) * spec.capacity_milli
+        cells += (NOW_MS - elapsed_ms, tokens, 7000, 7000)
     ttl_s = rng.choice((None, NOW_MS // 1000, NOW_MS // 1000 + 10**6))
     generation = rng.getrandbits(46)
     return ItemState(
@@ -55,7 +69,7 @@ def _seen(rng: random.Random, terms: Terms) -> ItemState:
 
 def test_it_makes_the_write_that_the_general_one_makes() -> None:
     rng = random.Random(11)
-    compared = left = banded = divided = cascaded = 0
+    compared = left = banded = divided = cascaded = quotas = sessions = 0
     for _ in range(2000):
         terms = _terms(rng)
         seen = _seen(rng, terms)
@@ -70,9 +84,13 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
                 not fits(standing, demand, NOW_MS)
                 or 0 in amounts
                 or set(amounts) == {None}
-                or any(spec.soft or not spec.amount_milli for spec in terms.specs)
+                or any(spec.soft for spec in terms.specs)
+                or any(not (spec.amount_milli or spec.resets) for spec in terms.specs)
+                or any(limit_moves.is_session_over(cell, NOW_MS) for cell in cells_of(standing))
             )
             continue
+        quotas += any(spec.resets for spec in terms.specs)
+        sessions += any(limit_moves.is_session(spec) for spec in terms.specs)
         compared += 1
         draft = expressions.take_update(
             seen, standing, seen.whole, aligned_amounts(demand, terms), NOW_MS, crowded=crowded,
@@ -95,6 +113,8 @@ def test_it_makes_the_write_that_the_general_one_makes() -> None:
     assert banded > 30
     assert divided > 150
     assert cascaded > 100
+    assert quotas > 100
+    assert sessions > 20
 
 
 def test_a_bucket_just_made_is_known_as_its_item_tells_it() -> None:

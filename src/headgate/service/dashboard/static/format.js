@@ -29,7 +29,38 @@ export function period(seconds) {
   return n === 1 ? word : `${count(n)} ${word}s`;
 }
 
+// What resets a quota: "per calendar month, Europe/Berlin".
+export function scheduleText({ every, cron, reset_after, tz }) {
+  if (every) return `per calendar ${every}, ${tz}`;
+  return cron ? `per window of cron ${cron}, ${tz}` : `in ${period(reset_after)} from the first use`;
+}
+
+// A moment as the clocks of a quota's zone show it: "1 Dec 2026, 00:00 Europe/Berlin".
+export function dateIn(ms, { tz = "UTC" }) {
+  const shape = { dateStyle: "medium", timeStyle: "short", hourCycle: "h23" };
+  try {
+    return `${new Intl.DateTimeFormat("en-GB", { ...shape, timeZone: tz }).format(ms)} ${tz}`;
+  } catch {
+    return dateIn(ms, {}); // a zone that this browser does not know
+  }
+}
+
+// When the window began that ends with a reset; null where only the service knows.
+export function windowStart(endMs, { every, reset_after }) {
+  if (reset_after) return endMs - reset_after * 1000;
+  const start = new Date(endMs);
+  if (every === "month") start.setUTCMonth(start.getUTCMonth() - 1);
+  else if (every === "year") start.setUTCFullYear(start.getUTCFullYear() - 1);
+  else if (every) start.setUTCDate(start.getUTCDate() - (every === "week" ? 7 : 1));
+  return every ? start.getTime() : null;
+}
+
+// The next reset of a limit that is explained, where the calendar tells it.
+export const resetText = (given) =>
+  given.reset_at ? `; next reset ${dateIn(Date.parse(given.reset_at), given.limit)}` : "";
+
 export function limitText(limit) {
+  if (!("refill_amount" in limit)) return `${count(limit.capacity)} ${scheduleText(limit)}`;
   const refill = limit.refill_amount
     ? `refills ${count(limit.refill_amount)} per ${period(limit.refill_period_seconds)}`
     : "never refills";
@@ -41,12 +72,12 @@ export function wait(seconds) {
   if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
   if (seconds < 120) return `${seconds.toFixed(1)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
-  return `${Math.round(seconds / 3600)} h`;
+  if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
 }
 
-// Where a limit comes from; what no level stores is the policy's, or built in.
-export const sourceText = (given, policy) =>
-  given.level !== "limiter" ? given.source : policy ? `policy ${policy.name}, not stored` : "built in, not stored";
+// Where a limit comes from; what no level stores is a policy's.
+export const sourceText = (given) => (given.level === "limiter" ? `${given.source}, not stored` : given.source);
 
 // What a refusal lacked: the limit, what was asked of it, what it had, and when it has enough.
 export function refusalText({ entity_id, limit_name, requested, available, capacity, retry_after_ms }, entity) {

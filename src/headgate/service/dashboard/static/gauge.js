@@ -1,7 +1,7 @@
 // A level that moves by itself: the service says how much there was when, and how fast it refills.
 
 import { h } from "./dom.js";
-import { count, pace, whole } from "./format.js";
+import { count, dateIn, pace, scheduleText, wait, whole, windowStart } from "./format.js";
 
 const running = new Set();
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -23,16 +23,37 @@ function schedule() {
 
 export class Level {
   constructor() {
-    Object.assign(this, { at: performance.now(), start: 0, capacity: 1, perMs: 0 });
+    Object.assign(this, { at: performance.now(), start: 0, capacity: 1, perMs: 0, quota: null });
   }
 
-  set(level, capacity, perMs) {
-    Object.assign(this, { at: performance.now(), start: level, capacity, perMs });
+  set(level, capacity, perMs, quota = null) {
+    Object.assign(this, { at: performance.now(), start: level, capacity, perMs, quota });
   }
 
   now(time = performance.now()) {
-    return Math.min(this.capacity, this.start + (time - this.at) * this.perMs);
+    const passed = time - this.at;
+    const reset = this.quota?.inMs !== undefined && passed >= this.quota.inMs ? this.capacity : 0;
+    return Math.min(this.capacity, this.start + passed * this.perMs + reset);
   }
+}
+
+// The quota of a limit as a feed or a bucket tells it: its schedule, and in how long it is reset.
+export function quotaOf({ resets, reset_in_ms, reset_at }) {
+  if (!resets) return null;
+  return { resets, inMs: reset_at ? Date.parse(reset_at) - Date.now() : reset_in_ms };
+}
+
+// "resets 1 Dec 2026, 00:00 Europe/Berlin, in 11 days"
+function resetLine({ resets, inMs }) {
+  if (inMs === undefined) return `full; ${scheduleText(resets)}`;
+  return `resets ${dateIn(Date.now() + inMs, resets)}, in ${wait(Math.max(0, inMs) / 1000)}`;
+}
+
+// How much of the window is left, from 0 to 1; a budget that is used evenly has as much left.
+function partLeft({ resets, inMs }) {
+  const end = Date.now() + inMs;
+  const start = inMs === undefined ? null : windowStart(end, resets);
+  return start === null ? null : Math.min(1, Math.max(0, inMs / (end - start)));
 }
 
 // One limit as a bar. All of it is the capacity, so that a full bucket fills it; in debt the bar shows
@@ -50,6 +71,9 @@ export class Gauge {
       this.debt,
       this.fill,
     );
+    this.reset = h("span", { class: "reset", hidden: true });
+    this.even = h("div", { class: "even", hidden: true, title: "what an even use would have left by now" });
+    this.bar.append(this.even);
     this.el = h(
       "div",
       { class: "gauge" },
@@ -57,14 +81,20 @@ export class Gauge {
       this.bar,
       this.number,
       this.rate,
+      this.reset,
     );
     running.add(this);
     schedule();
   }
 
-  set(level, capacity, perMs) {
-    this.level.set(level, capacity, perMs);
-    this.rate.textContent = perMs ? `+${pace(perMs * 1000)}/s` : "no refill";
+  set(level, capacity, perMs, quota = null) {
+    this.level.set(level, capacity, perMs, quota);
+    this.rate.textContent = quota ? "" : perMs ? `+${pace(perMs * 1000)}/s` : "no refill";
+    this.reset.hidden = !quota;
+    const part = quota && partLeft(quota);
+    this.even.hidden = part === null;
+    if (quota) this.reset.textContent = resetLine(quota);
+    if (part !== null) this.even.style.left = `${part * 100}%`;
     this.bar.setAttribute("aria-valuemax", capacity);
     this.bar.setAttribute("aria-valuenow", Math.floor(level));
   }
@@ -107,10 +137,11 @@ export class Tank {
     schedule();
   }
 
-  set(level, capacity, perMs) {
-    this.level.set(level, capacity, perMs);
+  set(level, capacity, perMs, quota = null) {
+    this.level.set(level, capacity, perMs, quota);
     this.known = true;
-    this.told.textContent = `of ${count(capacity)}, ${perMs ? `+${pace(perMs * 1000)} a second` : "never refills"}`;
+    const refill = perMs ? `+${pace(perMs * 1000)} a second` : "never refills";
+    this.told.textContent = `of ${count(capacity)}, ${quota ? resetLine(quota) : refill}`;
     this.box.setAttribute("aria-valuemax", capacity);
     this.box.setAttribute("aria-valuenow", Math.floor(level));
   }

@@ -26,6 +26,7 @@ from headgate.core.history import (
 )
 from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, Plan, StoredLevel
 from headgate.core.limits import SEPARATOR, Limit
+from headgate.core.refill.resets import schedule_of
 from headgate.stores.dynamodb import schema
 
 Value = dict[str, Any]  # a typed value: {"S": "text"}, {"N": "12"}, {"BOOL": True}
@@ -212,12 +213,16 @@ def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
 
 
 def limits_as_attributes(stored: StoredLevel) -> Item:
-    """`l_{limit}_cp|ra|rp` in whole tokens and seconds, and what they do not say."""
+    """`l_{limit}_cp|ra|rp` in whole tokens and seconds, and what they do not say; `_rs` is the
+    schedule of a quota, which has no refill."""
     found: Item = {}
     for limit in stored.limits:
         found[f"l_{limit.name}_cp"] = number(limit.capacity)
-        found[f"l_{limit.name}_ra"] = number(limit.refill_amount)
-        found[f"l_{limit.name}_rp"] = number(limit.refill_period_seconds)
+        if limit.resets is None:
+            found[f"l_{limit.name}_ra"] = number(limit.refill_amount)
+            found[f"l_{limit.name}_rp"] = number(limit.refill_period_seconds)
+        else:
+            found[f"l_{limit.name}_rs"] = text(limit.resets.text)
         if limit.soft:
             found[f"l_{limit.name}_so"] = {"BOOL": True}
     if stored.limits:
@@ -314,13 +319,12 @@ def refuse_foreign(item: Item) -> None:
 
 
 def _limit(item: Item, name: str) -> Limit:
-    return Limit(
-        name,
-        int(item[f"l_{name}_cp"]["N"]),
-        int(item[f"l_{name}_ra"]["N"]),
-        int(item[f"l_{name}_rp"]["N"]),
-        f"l_{name}_so" in item,
-    )
+    capacity, soft = int(item[f"l_{name}_cp"]["N"]), f"l_{name}_so" in item
+    schedule = text_of(item, f"l_{name}_rs")
+    if schedule is not None:
+        return Limit(name, capacity, 0, 1, soft, schedule_of(schedule))
+    amount, period_s = int(item[f"l_{name}_ra"]["N"]), int(item[f"l_{name}_rp"]["N"])
+    return Limit(name, capacity, amount, period_s, soft)
 
 
 # --------------------------------------------------------------------------------------------------

@@ -38,9 +38,9 @@ from headgate.stores.dynamodb.protocol.item import (
     bucket_key,
     new_generation,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import learn, record_under
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.gather import Part, ShardAmount, divide_adjustment
 from headgate.stores.dynamodb.sharding.pool import read_shard, read_shards
 from headgate.stores.dynamodb.table import requests as ask
@@ -110,11 +110,10 @@ class Adjuster:
         parts = divide_adjustment(demand, records, now_ms)
         if attempt >= STILL_TRIES:
             parts = [_without_hold(part) for part in parts]
-        left = dict(demand.cascades())
         return [
             write
             for seen, part in zip(shards, parts, strict=True)
-            for write in _shard_writes(seen, demand, part, now_ms, metered, left)
+            for write in _shard_writes(seen, demand, part, now_ms, metered)
         ]
 
     def _find_shard(self, known: BucketView, demand: Demand, now_ms: int) -> Flow[ItemState | None]:
@@ -141,7 +140,7 @@ class Adjuster:
         counted, cascaded = None, expressions.NOTHING
         if metered:
             counted = demand.counted or demand.amounts
-            cascaded = expressions.cascaded_part(demand, demand.terms.specs, counted)
+            cascaded = dict(demand.cascades())
         draft = expressions.create_update(
             demand.key, record, demand.amounts, new_generation(), now_ms,
             forced=True, counted=counted, cascaded=cascaded,
@@ -164,7 +163,6 @@ def _shard_writes(
     part: Part,
     now_ms: int,
     metered: bool,
-    left: dict[str, int] | None = None,
 ) -> list[PlannedWrite]:
     standing = record_under(seen, demand, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
@@ -176,11 +174,14 @@ def _shard_writes(
         part[spec.name].counted_milli if spec.name in part else None
         for spec in standing[TERMS].specs
     ]
-    if whole.specs == seen.whole.specs and not any(amounts) and not any(counted):
+    cascaded = {
+        spec.name: part[spec.name].cascaded_milli
+        for spec in standing[TERMS].specs
+        if metered and spec.name in part
+    }
+    moved = (*amounts, *counted, *cascaded.values())
+    if whole.specs == seen.whole.specs and not any(moved):
         return []
-    cascaded = expressions.NOTHING
-    if metered:
-        cascaded = expressions.cascaded_part(demand, standing[TERMS].specs, counted, left)
     draft = expressions.adjust_update(
         seen, standing, whole, amounts, now_ms, counted=counted if metered else None,
         holds={name: placed.hold for name, placed in part.items()}, cascaded=cascaded,
@@ -206,11 +207,13 @@ def _headroom(seen: ItemState, demand: Demand, now_ms: int) -> int | None:
 
 def _part(demand: Demand, hold: Hold) -> Part:
     """All of it, from one shard."""
-    counts = dict(demand.counts())
+    counts, cascades = dict(demand.counts()), dict(demand.cascades())
     return {
-        name: ShardAmount(amount, hold if amount else Hold.FREE, counts[name])
+        name: ShardAmount(
+            amount, hold if amount else Hold.FREE, counts[name], cascades.get(name, 0)
+        )
         for name, amount in demand.named()
-        if amount or counts[name]
+        if amount or counts[name] or cascades.get(name)
     }
 
 

@@ -9,7 +9,8 @@ token meanwhile. One condition on `g` says exactly that, however many attributes
     rf                   when the item was made: the epoch of every limit without one of its own
     g, cv, lo            generation, newest configuration version, layout of the limits
     b_{limit}_cp|ra|rp   capacity, refill amount (if another), period, of the whole bucket
-    b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own
+    b_{limit}_tk|tc|rf   tokens at the epoch, net consumption, an epoch of its own; a quota always
+                         has one: the number of the window that its tokens are counted from
     b_{limit}_mg         the part of the consumption that came with shards that were merged into it
     b_{limit}_cc         the part of the consumption that came by cascade, from children; absent: 0.
                          The aggregator alone reads it, and from each shard: none is merged into it
@@ -30,6 +31,7 @@ from headgate.core.decision import Demand
 from headgate.core.errors import Damaged
 from headgate.core.limits import Spec
 from headgate.core.record import CELLS, HOUR_MS, STRIDE, TERMS, BucketKey, Record, Terms
+from headgate.core.refill.resets import schedule_of
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     TTL,
@@ -40,7 +42,7 @@ from headgate.stores.dynamodb.catalog.items import (
     purge_attributes,
     unreadable_item,
 )
-from headgate.stores.dynamodb.schema import layout_of, names_in, terms_from
+from headgate.stores.dynamodb.schema import NO_REFILL, layout_of, limits_in, terms_from
 from headgate.stores.dynamodb.sharding.shares import leaf_of, share_of
 
 EPOCH = "rf"
@@ -155,8 +157,7 @@ def state_from_item(
                 split_at_ms = int(item[SPLIT_AT]["N"]) if SPLIT_AT in item else 0
                 whole = _terms(item, layout, version)
                 terms = share_of(whole, shard, depth)
-                own = [names_of(spec.name).epoch for spec in whole.specs]
-                epochs = [int(item.get(name, item[EPOCH])["N"]) for name in own]
+                epochs = [_epoch_of(spec, item) for spec in whole.specs]
                 epoch_ms = int(item[EPOCH]["N"])
         cells: list[object] = [terms, now_ms // HOUR_MS, 0, None]
         for spec, since_ms in zip(terms.specs, epochs, strict=True):
@@ -171,12 +172,33 @@ def state_from_item(
         raise unreadable_item("bucket", item, error) from error
 
 
+def _epoch_of(spec: Spec, item: Item) -> int:
+    """A limit's epoch; of a quota it is where this machine has the start of the window.
+
+    Why a quota keeps the number of a window and no moment: two machines whose time zone databases
+    differ place a reset at two moments. An epoch between them would be in one window here and in
+    another there, and the one that counts a reset less would refuse for good.
+    """
+    own = names_of(spec.name).epoch
+    if spec.resets is None:
+        return int(item.get(own, item[EPOCH])["N"])
+    return schedule_of(spec.resets).mark_start_ms(int(item[own]["N"]))
+
+
+def epoch_number(spec: Spec, epoch_ms: int) -> int:
+    """A limit's epoch as its item keeps it."""
+    return epoch_ms if spec.resets is None else schedule_of(spec.resets).window_mark(epoch_ms)
+
+
 def _terms(item: Item, layout: str, version: int) -> Terms:
     numbers = []
-    for limit in names_in(layout):
+    for limit, is_quota in limits_in(layout):
         names = names_of(limit)
-        capacity, period_ms = int(item[names.capacity]["N"]), int(item[names.period]["N"])
-        amount = int(item[names.amount]["N"]) if names.amount in item else capacity
+        capacity = int(item[names.capacity]["N"])
+        amount, period_ms = NO_REFILL
+        if not is_quota:
+            period_ms = int(item[names.period]["N"])
+            amount = int(item[names.amount]["N"]) if names.amount in item else capacity
         if capacity < 0 or amount < 0 or period_ms <= 0:
             raise Damaged(f"the limit {limit} of a bucket is {capacity}, {amount}/{period_ms} ms")
         numbers.append((capacity, amount, period_ms))
@@ -208,9 +230,13 @@ def static_attributes(key: BucketKey, shard: int, whole: Terms, depth: int) -> I
 
 
 def rate_attributes(spec: Spec) -> Item:
-    """Capacity, amount and period; an amount that is the capacity, as it mostly is, goes unsaid."""
+    """Capacity, amount and period; an amount that is the capacity, as it mostly is, goes unsaid.
+    A quota has neither of these: the layout says its schedule."""
     names = names_of(spec.name)
-    found = {names.capacity: number(spec.capacity_milli), names.period: number(spec.period_ms)}
+    found = {names.capacity: number(spec.capacity_milli)}
+    if spec.resets is not None:
+        return found
+    found[names.period] = number(spec.period_ms)
     if spec.amount_milli != spec.capacity_milli:
         found[names.amount] = number(spec.amount_milli)
     return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from headgate.core.decision import Demand, fits
 from headgate.core.errors import Contended, StoreTrouble
+from headgate.core.limits import Spec
 from headgate.core.record import (
     CELLS,
     EVENTS,
@@ -26,8 +27,10 @@ from headgate.core.record import (
     cells_of,
     new_record,
 )
+from headgate.core.refill.resets import count_resets
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.client.calls import ConditionFailed, EncodedRequest, Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.item import (
     GENERATION,
@@ -40,8 +43,9 @@ from headgate.stores.dynamodb.protocol.item import (
     new_generation,
     new_item_state,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import band_milli
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import MARGIN_S, band_milli
+from headgate.stores.dynamodb.protocol.writes import MARGIN_S
 from headgate.stores.dynamodb.schema import PK, SK, layout_of
 from headgate.stores.dynamodb.sharding.shares import share_of
 from headgate.stores.dynamodb.table import requests as ask
@@ -128,7 +132,7 @@ def _overdrawn(demand: Demand, stood: Record, now_ms: int) -> Collection[str]:
     return {
         cell.spec.name
         for cell, wanted in zip(cells_of(stood), aligned_amounts(demand, stood[TERMS]), strict=True)
-        if wanted is not None and expressions.is_overdrawn(cell, wanted, now_ms)
+        if wanted is not None and limit_moves.is_overdrawn(cell, wanted, now_ms)
     }
 
 
@@ -150,7 +154,7 @@ def attempt(
     bucket gives away some burst.
     """
     standing = record_under(seen, demand, now_ms)
-    spare = expressions.SPARE_MILLI if seen.depth else 0
+    spare = limit_moves.SPARE_MILLI if seen.depth else 0
     fitting = fits(standing, demand, now_ms) and _has_spare(standing, demand, spare, now_ms)
     whole = expressions.whole_terms(seen, demand, standing)
     if not fitting and whole.specs == seen.whole.specs:
@@ -276,36 +280,35 @@ def fast_take_request(
         whole is not terms
         or (record[TERMS] is not terms and not depth)
         or (cascaded is not None and cascaded != demand.amounts)  # asked for both ways
+        or (bodies := (_bodies.get(id(terms)) or _bodies_of(terms))[1]) is None
     ):
-        return None
-    _, bodies = _bodies.get(id(terms)) or _bodies_of(terms)
-    if bodies is None:
         return None
     shape = latest_ms = 0
     values = [generation, 1]
     at = CELLS
-    for wanted, (_, capacity, amount, period_ms, _) in zip(
-        demand.amounts, record[TERMS].specs, strict=True
-    ):
+    for wanted, spec in zip(demand.amounts, record[TERMS].specs, strict=True):
         shape *= 3
         if wanted is not None:
+            _, capacity, amount, period_ms, _, resets = spec
             epoch_ms, tokens = record[at], record[at + TOKENS]
-            arrived = (now_ms - epoch_ms) * amount // period_ms
+            if resets is None:
+                arrived = (now_ms - epoch_ms) * amount // period_ms
+                full_ms = epoch_ms - (-(capacity + arrived) * period_ms // amount)
+                below = 0
+            else:
+                arrived, full_ms, below = _window_of(spec, epoch_ms, tokens, now_ms)
             if not 0 < wanted <= capacity or wanted > tokens + arrived:
                 return None
             full = capacity - arrived
             band = band_milli(capacity, amount, period_ms) if crowded else 0
             if band and tokens > full - band // 2 and wanted - arrived <= full - band:
                 full -= band  # a band is a brim that is lower
-                shape += BRIM
-                values += (full - wanted, full, wanted)
-            elif tokens > full:
+            if tokens > full:
                 shape += BRIM
                 values += (full - wanted, full, wanted)
             else:
                 shape += TAKE
-                values += (-wanted, wanted - arrived, full, wanted)
-            full_ms = epoch_ms - (-(capacity + arrived) * period_ms // amount)
+                values += (-wanted, wanted - arrived, full - below, wanted)
             if full_ms > latest_ms:  # noqa: PLR1730 - max() costs a call
                 latest_ms = full_ms
         at += STRIDE
@@ -314,16 +317,29 @@ def fast_take_request(
     shape *= 2
     # A take that is not by cascade pays for none of this; the comprehension would cost it a call.
     values += () if cascaded is None else [wanted for wanted in cascaded if wanted is not None]
-    if ttl_s is not None:
-        needed_s = MARGIN_S - (-latest_ms // 1000)
-        if ttl_s < needed_s:
-            shape += 1
-            values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
+    needed_s = MARGIN_S - (-latest_ms // 1000)
+    if ttl_s is not None and ttl_s < needed_s:
+        shape += 1
+        values += (needed_s + MARGIN_S, needed_s + MARGIN_S)
     shape = shape if cascaded is None else ~shape
     body = bodies.get(shape) or _make_body(bodies, shape, terms)
     key = demand.key
     start = body_start(table, key.namespace, key.entity_id, key.resource, shard)
     return EncodedRequest("UpdateItem", start + body % (*values,))
+
+
+def _window_of(spec: Spec, epoch_ms: int, tokens: int, now_ms: int) -> tuple[int, int, int]:
+    """What a quota's resets have brought since the epoch, when it is full again whatever was taken,
+    and how far below the brim a take may meet it. A session that is over is told as empty: to begin
+    one is no usual take."""
+    assert spec.resets is not None
+    count = count_resets(spec.resets, epoch_ms, now_ms)
+    arrived = count * spec.capacity_milli
+    below = int(limit_moves.is_session(spec))
+    end_ms = limit_moves.reset_end_ms(spec.resets, epoch_ms, count + 1)
+    if end_ms is None or (below and tokens + arrived >= spec.capacity_milli):
+        return -tokens, 0, 0
+    return arrived, end_ms, below
 
 
 def _bodies_of(terms: Terms) -> tuple[Terms, dict[int, bytes] | None]:
@@ -335,7 +351,9 @@ def _bodies_of(terms: Terms) -> tuple[Terms, dict[int, bytes] | None]:
 
 def is_plain(terms: Terms) -> bool:
     """Whether every limit refills and refuses, and none is only remembered."""
-    return terms.core is terms and all(spec.amount_milli and not spec.soft for spec in terms.specs)
+    return terms.core is terms and all(
+        (spec.amount_milli or spec.resets) and not spec.soft for spec in terms.specs
+    )
 
 
 def _make_body(bodies: dict[int, bytes], shape: int, terms: Terms) -> bytes:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from headgate.core.decision import Demand, fits
 from headgate.core.record import CELLS, TERMS, Record, cells_of, new_record
 from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import (
@@ -123,18 +124,19 @@ def _keep_terms(table: str, stands: Sequence[PlannedTake], now_ms: int) -> Flow[
 def _landed_take(stand: PlannedTake, now_ms: int) -> Landed:
     """The take as it must have been; the item itself was not told."""
     known, seen, demand, standing = stand
+    has_begun = False
     cells = [*standing[:CELLS]]
     for cell, wanted in zip(
         cells_of(standing), aligned_amounts(demand, standing[TERMS]), strict=True
     ):
         consumed = cell.consumed_milli + (wanted or 0)
-        tokens = cell.tokens_milli
-        if wanted and not expressions.is_overdrawn(cell, wanted, now_ms):
-            full = cell.spec.capacity_milli - expressions.arrived_milli(cell, now_ms)
-            tokens = min(tokens, full) - wanted
-        cells += (cell.epoch_ms, tokens, consumed, consumed)
+        left = cell
+        if wanted and not limit_moves.is_overdrawn(cell, wanted, now_ms):
+            left = limit_moves.cell_after(cell, wanted, now_ms)
+            has_begun = has_begun or left.epoch_ms != cell.epoch_ms
+        cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     after = tuple(cells)
-    if seen is None or standing[TERMS] is not seen.record[TERMS]:
+    if seen is None or has_begun or standing[TERMS] is not seen.record[TERMS]:
         known.forget()  # its generation is new
     elif known.shards.get(0) is seen:
         known.shards[0] = seen._replace(record=after)

@@ -7,13 +7,12 @@ condition fails, and the answer tells the true state.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 
-from headgate.core.bucket import MILLI, div_ceil
 from headgate.core.decision import Demand
 from headgate.core.limits import Spec
 from headgate.core.record import TERMS, BucketKey, LimitCell, Record, Terms, cells_of
+from headgate.core.refill.bucket import div_ceil
 from headgate.stores.dynamodb.catalog.items import TTL
 from headgate.stores.dynamodb.protocol.item import (
     EPOCH,
@@ -26,6 +25,20 @@ from headgate.stores.dynamodb.protocol.item import (
     rate_attributes,
     static_attributes,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import (
+    Hold,
+    adjust_limit,
+    begin_limit,
+    begin_session,
+    carry_limit,
+    count_limit,
+    drop_limit,
+    full_at_ms,
+    is_overdrawn,
+    is_session_over,
+    same_rate,
+    take_limit,
+)
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
 from headgate.stores.dynamodb.schema import layout_of
 
@@ -33,14 +46,6 @@ MARGIN_S = 60
 Amounts = Sequence[int | None]
 Cascaded = Mapping[str, int]  # by limit: the part of what is counted that came by cascade
 NOTHING: Cascaded = {}
-
-
-class Hold(enum.Enum):
-    """What must be true of a limit's tokens for an adjustment to be written."""
-
-    FREE = enum.auto()  # anything: the bucket is in one piece
-    HAVING = enum.auto()  # the shard has what it gives, or owes nothing where it is given to
-    STILL = enum.auto()  # they are as they were seen: all shards were weighed against each other
 
 
 UNHELD: Mapping[str, Hold] = {}
@@ -100,17 +105,23 @@ def take_update(
     nothing is taken, `spare` must be there."""
     draft = _start_update(seen)
     ends: list[int | None] = []
+    has_begun = False
     for was, cell, amount in _pair_limits(seen, standing, amounts):
         if was is None:
             overdrawn = amount is not None and is_overdrawn(cell, amount, now_ms)
             debit = 0 if overdrawn or amount is None else amount
             least = begin_limit(draft, cell, debit, amount or 0, seen.epoch_ms)
-        elif was.spec.rate != cell.spec.rate:
+        elif not same_rate(was.spec, cell.spec):
             least = _carry(draft, was, cell, amount, now_ms)
         elif amount is None:
             continue
         elif is_overdrawn(cell, amount, now_ms):
             count_limit(draft, cell, amount, now_ms)
+            continue
+        elif amount and is_session_over(cell, now_ms):
+            has_begun = True
+            ends.append(begin_session(draft, cell, amount, now_ms))
+            draft.add(names_of(cell.spec.name).consumed, amount)
             continue
         else:
             least = take_limit(draft, cell, amount, now_ms, crowded=crowded, spare=spare)
@@ -118,7 +129,7 @@ def take_update(
                 continue
         ends.append(full_at_ms(cell, least))
     count_cascaded(draft, cascaded)
-    _set_terms(draft, seen, standing, whole, now_ms)
+    _set_terms(draft, seen, standing, whole, now_ms, has_begun=has_begun)
     _expire(draft, seen, ends)
     return draft
 
@@ -138,12 +149,13 @@ def adjust_update(
     they add to the consumption, where they are metered."""
     draft = _start_update(seen)
     ends: list[int | None] = []
+    has_begun = False
     pairs = zip(_pair_limits(seen, standing, amounts), _counts(amounts, counted), strict=True)
     for (was, cell, amount), count in pairs:
         hold = holds.get(cell.spec.name, Hold.FREE)
         if was is None:
             least = begin_limit(draft, cell, max(0, amount or 0), count, seen.epoch_ms)
-        elif was.spec.rate != cell.spec.rate:
+        elif not same_rate(was.spec, cell.spec):
             need = max(0, amount or 0) if hold is Hold.HAVING else None
             least = carry_limit(draft, was, cell, amount or 0, need, now_ms)
             if hold is Hold.STILL:
@@ -151,13 +163,18 @@ def adjust_update(
             draft.add(names_of(cell.spec.name).consumed, count)
         elif amount is None:
             continue
+        elif amount > 0 and is_session_over(cell, now_ms):
+            has_begun = True
+            ends.append(begin_session(draft, cell, amount, now_ms))
+            draft.add(names_of(cell.spec.name).consumed, count)
+            continue
         else:
             draft.add(names_of(cell.spec.name).consumed, count)
             least = adjust_limit(draft, cell, amount, now_ms, hold)
-        if was is None or was.spec.rate != cell.spec.rate or (amount or 0) > 0:
+        if was is None or not same_rate(was.spec, cell.spec) or (amount or 0) > 0:
             ends.append(full_at_ms(cell, least))
     count_cascaded(draft, cascaded)
-    _set_terms(draft, seen, standing, whole, now_ms)
+    _set_terms(draft, seen, standing, whole, now_ms, has_begun=has_begun)
     _expire(draft, seen, ends)
     return draft
 
@@ -216,13 +233,22 @@ def _carry(
 
 
 def _set_terms(
-    draft: UpdateExpression, seen: ItemState, standing: Record, whole: Terms, now_ms: int
+    draft: UpdateExpression,
+    seen: ItemState,
+    standing: Record,
+    whole: Terms,
+    now_ms: int,
+    *,
+    has_begun: bool,
 ) -> None:
-    """What the item says of its limits, where that changes.
+    """What the item says of its limits, where that changes, and a new generation where that or an
+    epoch does: a session `has_begun`.
 
     New sources or a new version alone keep the generation: nothing that others planned on is
     touched. The version never goes back.
     """
+    if has_begun and whole.specs == seen.whole.specs:
+        draft.set_number(GENERATION, seen.generation + 1)
     if whole is seen.whole:
         return
     draft.set(LAYOUT, {"S": layout_of(whole)})
@@ -239,9 +265,11 @@ def _set_terms(
             rates = rate_attributes(spec)
             for name, value in rates.items():
                 draft.set(name, value)
-            amount = names_of(spec.name).amount
-            if was is not None and amount not in rates:
-                draft.remove(amount)
+            names = names_of(spec.name)
+            if was is not None and names.amount not in rates:
+                draft.remove(names.amount)
+            if was is not None and names.period not in rates:
+                draft.remove(names.period)
     for cell in cells_of(seen.record):
         if cell.spec.name in before:
             drop_limit(draft, cell, now_ms)
@@ -268,105 +296,6 @@ def _expire(draft: UpdateExpression, seen: ItemState, ends: list[int | None]) ->
 def ttl_s(full_ms: int) -> int:
     """When an item may expire that is full then."""
     return div_ceil(full_ms, 1000) + MARGIN_S
-
-
-# --------------------------------------------------------------------------------------------------
-# What one write does to each limit of a bucket's item: pure, from the state last seen.
-#
-# With R what has been refilled since the limit's epoch, full = capacity - R and need = wanted - R,
-# all in terms of the stored tokens:
-#
-#     take      ADD tokens -wanted              if need <= tokens <= full
-#     brim      SET tokens = full - wanted      if tokens > full          (it had run over)
-#     band      SET tokens = full - d - wanted  if tokens > full - d      (see `band_milli`)
-#     hold      nothing                         if tokens >= need         (nothing wanted: no debt)
-#     passed    count only                      if tokens < need          (a soft limit)
-#
-# Why two ways to take: refill is not stored, so a bucket that nobody used for an hour still holds
-# its old tokens and R says how much arrived since. Subtracting from those would hand out the idle
-# hour on top of the capacity. So a limit that ran over is first cut off at its brim, in the same
-# write: SET to what is left of a full bucket. Below the brim nothing is cut off, and ADD lets takes
-# of several clients land in any order without disturbing each other. DynamoDB cannot choose between
-# the two, so the client predicts which it is from the state it has seen and lets the condition
-# check the guess; a wrong guess changes nothing and its answer tells the true state.
-#
-# Each function returns the least the tokens can be afterwards, which bounds when the limit is full.
-
-# Where nothing is wanted of a limit, one shard of several answers for all of them only if it has a
-# whole token: a debt is divided into whole millitokens, so a shard may have paid its part some
-# milliseconds before the others have. One that has less leaves it to all of them together.
-SPARE_MILLI = MILLI
-
-BAND_PART = 16
-BAND_REFILL_MS = 1000
-
-
-def band_milli(capacity_milli: int, amount_milli: int, period_ms: int) -> int:
-    """How far below the brim a take may aim where other clients move a full limit; 0: not at all.
-
-    Whether a limit has run over changes between our read and our write when others take from it,
-    and the condition of the write then fails. Aiming a sixteenth of the capacity lower saves that
-    second round trip, and gives the sixteenth away. A limit that refills it within a second does
-    not miss it. A slower one would miss it for minutes, a monthly quota for days and an allowance
-    that never refills for ever, so those always aim at the exact brim and pay the round trip.
-    """
-    band = capacity_milli // BAND_PART
-    return band if band * period_ms <= amount_milli * BAND_REFILL_MS else 0
-
-
-def arrived_milli(cell: LimitCell, now_ms: int) -> int:
-    return (now_ms - cell.epoch_ms) * cell.spec.amount_milli // cell.spec.period_ms
-
-
-def is_overdrawn(cell: LimitCell, wanted: int, now_ms: int) -> bool:
-    """Whether a soft limit has not got what is wanted: then nothing is taken, and all counted."""
-    if not cell.spec.soft:
-        return False
-    return wanted > cell.spec.capacity_milli or wanted > cell.level_milli(now_ms)
-
-
-def take_limit(
-    draft: UpdateExpression,
-    cell: LimitCell,
-    wanted: int,
-    now_ms: int,
-    *,
-    crowded: bool,
-    spare: int = 0,
-) -> int:
-    """A take from a limit that has what is wanted, and `spare` where nothing is."""
-    names = names_of(cell.spec.name)
-    arrived = arrived_milli(cell, now_ms)
-    full = cell.spec.capacity_milli - arrived
-    need = wanted - arrived
-    band = band_milli(*cell.spec.rate) if crowded else 0
-    if not wanted:
-        draft.at_least(names.tokens, need + spare)
-        return cell.tokens_milli
-    # Why half a band: the tokens we saw are an upper bound, because others can only have taken
-    # since. Above the middle of the band the true tokens are most likely still above its lower
-    # edge, so the write below lands. Under the middle the limit cannot have run over, and a plain
-    # ADD is the safe guess.
-    if band and cell.tokens_milli > full - band // 2 and need <= full - band:
-        draft.set_number(names.tokens, full - band - wanted)
-        draft.above(names.tokens, full - band)
-    elif cell.tokens_milli > full:
-        draft.set_number(names.tokens, full - wanted)
-        draft.above(names.tokens, full)
-    else:
-        draft.add(names.tokens, -wanted)
-        draft.between(names.tokens, need, full)
-    draft.add(names.consumed, wanted)
-    return need - wanted
-
-
-def count_limit(draft: UpdateExpression, cell: LimitCell, wanted: int, now_ms: int) -> int:
-    """A soft limit that was passed: its consumption goes up, its tokens stay."""
-    names = names_of(cell.spec.name)
-    draft.add(names.consumed, wanted)
-    if wanted <= cell.spec.capacity_milli:
-        draft.below(names.tokens, wanted - arrived_milli(cell, now_ms))
-    return cell.tokens_milli
 
 
 def cascaded_part(
@@ -400,96 +329,3 @@ def count_cascaded(draft: UpdateExpression, cascaded: Cascaded) -> None:
     """
     for name, milli in cascaded.items():
         draft.add(names_of(name).cascaded, milli)
-
-
-def adjust_limit(
-    draft: UpdateExpression, cell: LimitCell, debit: int, now_ms: int, hold: Hold = Hold.FREE
-) -> int:
-    """A debit that may go into debt, or a credit (negative).
-
-    A credit may pass the brim in the item: what is above it is not there for anybody.
-    """
-    names = names_of(cell.spec.name)
-    arrived = arrived_milli(cell, now_ms)
-    full = cell.spec.capacity_milli - arrived
-    if debit <= 0:
-        draft.add(names.tokens, -debit)
-        if hold is Hold.HAVING:
-            draft.at_least(names.tokens, -arrived)
-        elif hold is Hold.STILL:
-            draft.equal(names.tokens, cell.tokens_milli)
-        return cell.tokens_milli
-    if cell.tokens_milli > full:
-        draft.set_number(names.tokens, full - debit)
-        draft.above(names.tokens, full)
-        return full - debit
-    low = cell.tokens_milli
-    if hold is Hold.HAVING:
-        low = debit - arrived
-    elif hold is Hold.FREE:
-        low -= cell.spec.capacity_milli
-    draft.add(names.tokens, -debit)
-    draft.between(names.tokens, low, cell.tokens_milli if hold is Hold.STILL else full)
-    return low - debit
-
-
-def carry_limit(
-    draft: UpdateExpression,
-    was: LimitCell,
-    now: LimitCell,
-    debit: int,
-    need: int | None,
-    now_ms: int,
-) -> int:
-    """A limit under a new rate, and a debit from it in the same write.
-
-    `now` is what the state seen becomes. The tokens may be others by now: while they are on the
-    same side of the brim, the same happens to them. `need` is the level the debit asks for.
-    """
-    names = names_of(was.spec.name)
-    settled = max(0, arrived_milli(was, now_ms))
-    brim = min(was.spec.capacity_milli, now.spec.capacity_milli)
-    if now.epoch_ms != was.epoch_ms:
-        draft.set_number(names.epoch, now.epoch_ms)
-    if was.tokens_milli + settled >= brim:
-        draft.set_number(names.tokens, now.tokens_milli - debit)
-        draft.at_least(names.tokens, brim - settled)
-        return now.tokens_milli - debit
-    gained = now.tokens_milli - was.tokens_milli
-    low = was.tokens_milli - was.spec.capacity_milli
-    if need is not None:
-        low = max(low, need - gained - arrived_milli(now, now_ms))
-    draft.add(names.tokens, gained - debit)
-    draft.between(names.tokens, low, brim - settled - 1)
-    return low + gained - debit
-
-
-def begin_limit(
-    draft: UpdateExpression, cell: LimitCell, debit: int, counted: int, item_epoch_ms: int
-) -> int:
-    """A limit that the item does not hold yet: full, but for the debit."""
-    names = names_of(cell.spec.name)
-    draft.set_number(names.tokens, cell.tokens_milli - debit)
-    draft.set_number(names.consumed, counted)
-    if cell.epoch_ms != item_epoch_ms:
-        draft.set_number(names.epoch, cell.epoch_ms)
-    return cell.tokens_milli - debit
-
-
-def drop_limit(draft: UpdateExpression, cell: LimitCell, now_ms: int) -> None:
-    """A remembered limit that is full and makes room for another."""
-    draft.at_least(
-        names_of(cell.spec.name).tokens, cell.spec.capacity_milli - arrived_milli(cell, now_ms)
-    )
-    for name in names_of(cell.spec.name):
-        draft.remove(name)
-
-
-def full_at_ms(cell: LimitCell, tokens_milli: int) -> int | None:
-    """When a limit with these tokens is full; None for never."""
-    missing = cell.spec.capacity_milli - tokens_milli
-    if missing <= 0:
-        return cell.epoch_ms
-    if not cell.spec.amount_milli:
-        return None
-    return cell.epoch_ms + div_ceil(missing * cell.spec.period_ms, cell.spec.amount_milli)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headgate.core.decision import Demand
-from headgate.core.record import CELLS, TERMS, LimitCell, Record, Terms, cell_of, cells_of
+from headgate.core.record import CELLS, STRIDE, TERMS, LimitCell, Record, Terms, cell_of, cells_of
 from headgate.stores.dynamodb.client.calls import Flow
+from headgate.stores.dynamodb.protocol import limit_moves
 from headgate.stores.dynamodb.protocol import writes as expressions
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.limit_moves import Hold
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
-from headgate.stores.dynamodb.protocol.writes import Hold
 from headgate.stores.dynamodb.sharding.pool import ShardPool, read_shards
 from headgate.stores.dynamodb.table import requests as ask
 
@@ -25,11 +26,14 @@ from headgate.stores.dynamodb.table import requests as ask
 
 
 class ShardAmount(NamedTuple):
-    """`counted_milli` is added to the consumption: mostly the amount itself."""
+    """`counted_milli` is added to the consumption: mostly the amount itself. `cascaded_milli` is
+    the part of it that came by cascade, which may be more than all of it, and of the other sign,
+    where the bucket was asked for itself besides."""
 
     amount_milli: int
     hold: Hold
     counted_milli: int
+    cascaded_milli: int = 0
 
 
 Part = dict[str, ShardAmount]  # what one shard gives, or gets (negative), by limit
@@ -37,9 +41,9 @@ Part = dict[str, ShardAmount]  # what one shard gives, or gets (negative), by li
 
 def divide_adjustment(demand: Demand, records: Sequence[Record], now_ms: int) -> list[Part]:
     """What each shard gives or gets; over all shards the amounts sum up. What is counted apart from
-    them is counted at one."""
+    them is counted at one, and so is what came by cascade beyond what the others count."""
     parts: list[Part] = [{} for _ in records]
-    counts = dict(demand.counts())
+    counts, cascades = dict(demand.counts()), dict(demand.cascades())
     for name, amount in demand.named():
         cells = [cell_of(record, name) for record in records]
         levels = [0 if cell is None else cell.level_milli(now_ms) for cell in cells]
@@ -50,10 +54,17 @@ def divide_adjustment(demand: Demand, records: Sequence[Record], now_ms: int) ->
         for part, given in zip(parts, even_out(levels, shares, amount), strict=True):
             if given:
                 part[name] = ShardAmount(given, hold, given)
-        apart = counts[name] - amount
-        if apart:
+        apart, left = counts[name] - amount, cascades.get(name, 0)
+        for part in parts[1:]:
+            if left and name in part:
+                least, most = sorted((0, part[name].counted_milli))
+                own = max(least, min(left, most))
+                part[name] = part[name]._replace(cascaded_milli=own)
+                left -= own
+        if apart or left:
             first = parts[0].get(name, ShardAmount(0, Hold.FREE, 0))
-            parts[0][name] = first._replace(counted_milli=first.counted_milli + apart)
+            counted = first.counted_milli + apart
+            parts[0][name] = first._replace(counted_milli=counted, cascaded_milli=left)
     return parts
 
 
@@ -134,7 +145,9 @@ def gather(
         ]
         done = yield from _write_all(table, known, writes, now_ms)
         if done:
-            after = [_less(record, part) for (_, record), part in zip(stands, parts, strict=True)]
+            after = [
+                _less(record, part, now_ms) for (_, record), part in zip(stands, parts, strict=True)
+            ]
             _remember(known, stands, after, parts)
             left = ShardPool(pool.whole, after)
             return Landed(pool.record(now_ms), left.record(now_ms))
@@ -146,7 +159,10 @@ def _remember(
 ) -> None:
     """The states after a gathering. A shard that gave nothing was not written, and keeps its limits
     where they are others; what one is that was given new ones, only the next answer tells."""
-    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands):
+    if any(record[TERMS].specs != seen.record[TERMS].specs for seen, record in stands) or any(
+        record[CELLS::STRIDE] != left[CELLS::STRIDE]  # a session has begun
+        for (_, record), left in zip(stands, after, strict=True)
+    ):
         known.forget()
         return
     for (seen, _), record, part in zip(stands, after, parts, strict=True):
@@ -216,12 +232,14 @@ def _suffices(whole: Terms, waits: dict[str, int | None]) -> bool:
     )
 
 
-def _less(record: Record, part: Share) -> Record:
+def _less(record: Record, part: Share, now_ms: int) -> Record:
     """The record with its part taken, as far as one can tell from here."""
     cells = [*record[:CELLS]]
     for cell in cells_of(record):
         given = part.get(cell.spec.name, 0)
         consumed = cell.consumed_milli + given
-        taken = 0 if cell.spec.soft and given > cell.tokens_milli else given
-        cells += (cell.epoch_ms, cell.tokens_milli - taken, consumed, consumed)
+        left = cell
+        if given and not limit_moves.is_overdrawn(cell, given, now_ms):
+            left = limit_moves.cell_after(cell, given, now_ms)
+        cells += (left.epoch_ms, left.tokens_milli, consumed, consumed)
     return tuple(cells)

@@ -14,8 +14,13 @@ from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
 from headgate.stores.dynamodb.client.calls import Flow
 from headgate.stores.dynamodb.protocol.flow import ATTEMPTS_MAX, commit, too_contended
 from headgate.stores.dynamodb.protocol.item import GENERATION, BucketView, ItemState, bucket_key
+from headgate.stores.dynamodb.protocol.limit_moves import (
+    full_at_ms,
+    is_session,
+    is_session_over,
+    window_start_ms,
+)
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import full_at_ms
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, children_of
 from headgate.stores.dynamodb.table import requests as ask
 from headgate.stores.dynamodb.table.table import Table
@@ -67,7 +72,15 @@ class ShardPool:
         for spec in self.whole.specs:
             parts = self.cells(spec.name)
             consumed = sum(cell.consumed_milli for cell in parts)
-            cells += (now_ms, sum(cell.level_milli(now_ms) for cell in parts), consumed, consumed)
+            epoch_ms = now_ms
+            if is_session(spec):  # so that it tells the first end of a window that is under way
+                starts = (
+                    window_start_ms(part, now_ms)
+                    for part in parts
+                    if is_session(part.spec) and not is_session_over(part, now_ms)
+                )
+                epoch_ms = min(starts, default=now_ms)
+            cells += (epoch_ms, sum(cell.level_milli(now_ms) for cell in parts), consumed, consumed)
         assert len(cells) >= CELLS
         return tuple(cells)
 

@@ -48,9 +48,11 @@ def _share_of(terms: Terms, shard: int, depth: int) -> Terms:
 
 
 def share_spec(spec: Spec, shard: int, depth: int) -> Spec:
+    """A part of the capacity, and of the pace: the period is longer. A quota has no pace, each of
+    its resets brings the part of the capacity."""
     return spec._replace(
         capacity_milli=capacity_share(spec.capacity_milli, shard, depth),
-        period_ms=spec.period_ms << depth,
+        period_ms=spec.period_ms << depth if spec.resets is None else spec.period_ms,
     )
 
 

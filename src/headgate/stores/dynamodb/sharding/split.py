@@ -10,14 +10,19 @@ of it: with two separate writes, whoever died between them would leave tokens th
 twice. What others take from the giving shard meanwhile does not stand in the way: its tokens move
 by an amount, under the condition that they stay between zero and the brim. A debt is divided as it
 was seen or not at all, so that no half has anything while the other owes.
+
+Both halves of a quota by the calendar count from the window that runs. A session quota is not
+divided: its window begins with the first use of the whole, which no half would know. Where a
+divided bucket is given one by a change of limits, each shard has a window of its own, and shards
+are put together only where at most one window runs, or both began at the same moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headgate.core.bucket import MILLI
 from headgate.core.record import BucketKey, LimitCell, cells_of
+from headgate.core.refill.bucket import MILLI
 from headgate.stores.dynamodb.catalog.items import TTL, Item, key_attributes, number
 from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.stores.dynamodb.protocol.item import (
@@ -28,19 +33,27 @@ from headgate.stores.dynamodb.protocol.item import (
     WRITTEN,
     ItemState,
     bucket_key,
+    epoch_number,
     names_of,
     new_generation,
     static_attributes,
 )
+from headgate.stores.dynamodb.protocol.limit_moves import (
+    arrived_milli,
+    full_at_ms,
+    is_session,
+    is_session_over,
+    window_start_ms,
+)
 from headgate.stores.dynamodb.protocol.update_expression import UpdateExpression
-from headgate.stores.dynamodb.protocol.writes import arrived_milli, full_at_ms, ttl_s
+from headgate.stores.dynamodb.protocol.writes import ttl_s
 from headgate.stores.dynamodb.sharding.shares import DEPTH_MAX, capacity_share, child_of, share_spec
 from headgate.stores.dynamodb.table import requests as ask
 
 
 def can_split(seen: ItemState, largest: dict[str, int]) -> bool:
     """Whether both halves would still hold a token, and the most that was asked for at once."""
-    if seen.depth >= DEPTH_MAX:
+    if seen.depth >= DEPTH_MAX or any(is_session(spec) for spec in seen.whole.specs):
         return False
     child = child_of(seen.shard, seen.depth)
     return all(
@@ -58,10 +71,12 @@ def split_request(table: str, key: BucketKey, seen: ItemState, now_ms: int) -> D
     draft = UpdateExpression()
     draft.equal(GENERATION, seen.generation)
     given: Item = {}
+    windows: dict[str, int] = {}
     for cell in cells_of(seen.record):
         names = names_of(cell.spec.name)
-        half = cell.level_milli(moment_ms) // 2
-        arrived = arrived_milli(cell, moment_ms)
+        level_ms, since_ms = _moments(moment_ms, now_ms, cell)
+        half = cell.level_milli(level_ms) // 2
+        arrived = arrived_milli(cell, level_ms)
         if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
             draft.set_number(names.tokens, cell.spec.capacity_milli - half)
             draft.at_least(names.tokens, cell.spec.capacity_milli - arrived)
@@ -73,7 +88,10 @@ def split_request(table: str, key: BucketKey, seen: ItemState, now_ms: int) -> D
             draft.add(names.tokens, arrived - half)
             draft.between(names.tokens, half - arrived, room + half - arrived)
         given |= {names.tokens: number(half), names.consumed: number(0)}
-    _rebase(draft, seen, moment_ms, depth)
+        if cell.spec.resets is not None:
+            windows[cell.spec.name] = epoch_number(cell.spec, since_ms)
+            given[names.epoch] = number(windows[cell.spec.name])
+    _rebase(draft, seen, moment_ms, depth, windows)
     if seen.ttl_s is not None:
         draft.remove(TTL)
     made = {
@@ -99,10 +117,14 @@ def merge_request(
     draft.equal(GENERATION, elder.generation)
     gone.equal(GENERATION, child.generation)
     ends: list[int | None] = []
+    windows: dict[str, int] = {}
     for cell, other in _pairs(elder, child):
         names = names_of(cell.spec.name)
-        arrived = arrived_milli(cell, moment_ms)
-        back = other.level_milli(moment_ms)
+        level_ms, since_ms = _moments(moment_ms, now_ms, cell, other)
+        if cell.spec.resets is not None:
+            windows[cell.spec.name] = epoch_number(cell.spec, since_ms)
+        arrived = arrived_milli(cell, level_ms)
+        back = other.level_milli(level_ms)
         low = cell.tokens_milli - cell.spec.capacity_milli
         if cell.tokens_milli + arrived >= cell.spec.capacity_milli:
             draft.set_number(names.tokens, cell.spec.capacity_milli + back)
@@ -116,8 +138,8 @@ def merge_request(
         draft.add(names.merged, other.consumed_milli)  # counted when the child consumed it
         gone.equal(names.tokens, other.tokens_milli)
         gone.equal(names.consumed, other.consumed_milli)
-        ends.append(_whole_at_ms(elder, cell.spec.name, depth, least, moment_ms))
-    _rebase(draft, elder, moment_ms, depth)
+        ends.append(_whole_at_ms(elder, cell.spec.name, depth, least, since_ms))
+    _rebase(draft, elder, moment_ms, depth, windows)
     if depth == 0 and None not in ends:
         draft.set_number(TTL, ttl_s(max((end for end in ends if end is not None), default=0)))
     parts: list[ask.Write] = [
@@ -137,10 +159,12 @@ def can_merge(elder: ItemState, child: ItemState) -> bool:
 
 
 def is_lossless(elder: ItemState, child: ItemState, now_ms: int) -> bool:
-    """Whether nothing smaller than a millitoken is under way, which merging would drop: a caller
-    who was told a wait must get in after it."""
+    """Whether nothing smaller than a millitoken is under way, which merging would drop, and no
+    window that ends earlier than another: a caller who was told a wait must get in after it."""
     return all(
-        _settled_tokens(cell, now_ms) and _settled_tokens(other, now_ms)
+        _settled_tokens(cell, now_ms)
+        and _settled_tokens(other, now_ms)
+        and len(set(_windows_under_way(now_ms, cell, other))) < 2
         for cell, other in _pairs(elder, child)
     )
 
@@ -151,8 +175,33 @@ def _settled_tokens(cell: LimitCell, now_ms: int) -> bool:
     return full or elapsed % cell.spec.period_ms == 0
 
 
-def _rebase(draft: UpdateExpression, seen: ItemState, moment_ms: int, depth: int) -> None:
-    """Everything counts from one moment, in a new generation."""
+def _windows_under_way(now_ms: int, *cells: LimitCell) -> list[int]:
+    """When the windows of a session quota began that run now."""
+    return [
+        window_start_ms(cell, now_ms)
+        for cell in cells
+        if is_session(cell.spec) and not is_session_over(cell, now_ms)
+    ]
+
+
+def _moments(moment_ms: int, now_ms: int, *cells: LimitCell) -> tuple[int, int]:
+    """The moment whose levels are divided or put together, and the one they count from afterwards:
+    the same, but for a session quota whose window runs on. A quota's epoch may lie far ahead by a
+    time zone database that is behind, so it moves no other limit's."""
+    if cells[0].spec.resets is None:
+        return moment_ms, moment_ms
+    level_ms = max(now_ms, *(cell.epoch_ms for cell in cells))
+    return level_ms, max(_windows_under_way(level_ms, *cells), default=level_ms)
+
+
+def _rebase(
+    draft: UpdateExpression,
+    seen: ItemState,
+    moment_ms: int,
+    depth: int,
+    windows: dict[str, int],
+) -> None:
+    """Everything counts from one moment, quotas from these windows, in a new generation."""
     draft.set_number(EPOCH, moment_ms)
     draft.set_number(GENERATION, seen.generation + 1)
     draft.set_number(SPLIT_AT, moment_ms)
@@ -160,13 +209,22 @@ def _rebase(draft: UpdateExpression, seen: ItemState, moment_ms: int, depth: int
         draft.set_number(DEPTH, depth)
     else:
         draft.remove(DEPTH)
-    for cell in cells_of(seen.record):  # one that is the item's by chance would stay behind
-        draft.remove(names_of(cell.spec.name).epoch)
+    for cell in cells_of(seen.record):
+        name = names_of(cell.spec.name).epoch
+        if cell.spec.name in windows:
+            draft.set_number(name, windows[cell.spec.name])
+        else:
+            draft.remove(name)  # one that is the item's by chance would stay behind
 
 
 def _moment(*shards: ItemState, now_ms: int) -> int:
     """Now, but before no epoch: a clock that is behind moves none back."""
-    epochs = [cell.epoch_ms for seen in shards for cell in cells_of(seen.record)]
+    epochs = [
+        cell.epoch_ms
+        for seen in shards
+        for cell in cells_of(seen.record)
+        if cell.spec.resets is None
+    ]
     return max(now_ms, *(seen.epoch_ms for seen in shards), *epochs)
 
 

@@ -2,12 +2,14 @@
 -- KEYS    once marker, then per demand: bucket, index, what its usage rows begin with
 -- ARGV    now, 1 to count usage, 1 if metered, lifetime of the marker in ms ('' = none), events to
 --         add to usage, then two per demand: 1 if it only gives back, +2 if what each of its limits
---         adds to the consumption follows in it; and the demand (see demand_of)
--- reply   1 if applied, 0 if the marker was there
+--         adds to the consumption follows in it; and the demand (see demand_of); last the rules, if
+--         there are any (see resets.lua)
+-- reply   1 if applied, 0 if the marker was there, or which rules are wanted
 
 local now = clock(ARGV[1])
 local counting, metered = ARGV[2] == '1', ARGV[3] == '1'
 local buckets, demands = {}, {}
+read_rules(ARGV[6 + (#KEYS - 1) / 3 * 2])
 
 local function count_apart(bucket, demand, list, first)
     local counted = {}
@@ -37,11 +39,15 @@ for place = 1, (#KEYS - 1) / 3 do
     demands[place] = demand
 end
 
+if #wanting > 0 then
+    return { WANTED, now, wanting }
+end
+
 for _, bucket in ipairs(buckets) do
     for place, limit in ipairs(bucket and bucket.limits or {}) do
         if limit.wanted then
             local cell = bucket.cells[place]
-            local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+            local epoch, tokens, arrived = settled(cell, now, limit)
             tokens = tokens - limit.wanted
             if tokens + arrived >= limit.capacity then
                 epoch, tokens = math.max(now, epoch), limit.capacity

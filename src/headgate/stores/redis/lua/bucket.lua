@@ -43,9 +43,15 @@ end
 
 -- The state at a moment: epoch and tokens moved on by whole periods, and what arrived since. At the
 -- brim nothing is under way, so a new epoch begins. Where the clock stands before the epoch nothing
--- is moved and less than nothing has arrived.
-local function settled(epoch, tokens, now, limit)
-    local a, p = limit.a, limit.p
+-- is moved and less than nothing has arrived. A quota's epoch stays, as resets are counted from it.
+local function settled(cell, now, limit)
+    local epoch, tokens, a, p = cell.epoch, cell.tokens, limit.a, limit.p
+    if limit.resets then
+        if tokens + cell.brought >= limit.capacity then
+            return math.max(now, epoch), limit.capacity, 0
+        end
+        return epoch, tokens, cell.brought
+    end
     local elapsed = now - epoch
     local periods = floor(elapsed / p)
     local rest = elapsed - periods * p
@@ -62,7 +68,7 @@ local function settled(epoch, tokens, now, limit)
 end
 
 local function level(cell, now, limit)
-    local _, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+    local _, tokens, arrived = settled(cell, now, limit)
     return tokens + arrived
 end
 
@@ -78,14 +84,14 @@ local function spent(limit)
     return limit.counted or limit.wanted
 end
 
--- Limits as JSON has them: [name, capacity, amount, period, soft]
+-- Limits as JSON has them: [name, capacity, amount, period, soft], and a quota's schedule
 local function limits_of(specs)
     local found = {}
     for place, spec in ipairs(specs) do
         local divisor = gcd(spec[4], spec[3])
         found[place] = {
             name = spec[1], capacity = spec[2], amount = spec[3], period = spec[4],
-            a = spec[3] / divisor, p = spec[4] / divisor, soft = spec[5],
+            a = spec[3] / divisor, p = spec[4] / divisor, soft = spec[5], resets = spec[6],
         }
     end
     return found
@@ -133,23 +139,34 @@ end
 --   offset   how long that is, as text
 --   field    where its usage is counted (see count)
 --   how      1 or 2 if the usual case may decide it; 2 if its limits are counted each for itself
---   count    how many limits there are, and per limit capacity, a, p, wanted (-1 if nothing is)
--- Then MessagePack: version, own, and per limit name, soft, wanted (text, '' if nothing is). `own` is 1 if
--- so, +2 if all of it came by cascade, +4 if a part did: then that part of each limit follows.
+--   count    how many limits there are, and per limit capacity, a, p, wanted (-1 if nothing is). Of a
+--            quota a is the last reset the caller knows, negative, and p the next; of a session -1 and
+--            how long it is, negative
+-- Then MessagePack: version, own, and per limit name, soft, wanted (text, '' if nothing is). `soft` is 1 if
+-- so, +2 if it is a quota: behind the limits follow the schedules of these. `own` is 1 if so, +2 if all of
+-- it came by cascade, +4 if a part did: then that part of each limit follows.
 -- Returns it, and what follows: a list and the place in it.
 local function demand_of(packed)
     local kept, _, _, _, count, first = struct.unpack('>I4c0Bc0I2c0BB', packed)
     local list = { cmsgpack.unpack(string.sub(packed, first + 32 * count)) }
     local own = list[2]
     local demand = { core = (cmsgpack.unpack(kept)), version = list[1], own = own % 2 == 1 }
-    local limits, at = {}, 3
+    local limits, at, quotas = {}, 3, {}
     for place = 1, count do
         local capacity, a, p = struct.unpack('>ddd', packed, first + 32 * (place - 1))
+        local kind = list[at + 1]
         limits[place] = {
             name = list[at], capacity = capacity, a = a, p = p,
-            soft = list[at + 1] == 1, wanted = tonumber(list[at + 2]),
+            soft = kind % 2 == 1, wanted = tonumber(list[at + 2]),
         }
         at = at + 3
+        if kind >= 2 then
+            quotas[#quotas + 1] = limits[place]
+        end
+    end
+    for _, limit in ipairs(quotas) do
+        limit.a, limit.p, limit.resets = 0, 1, list[at]
+        at = at + 1
     end
     demand.limits = limits
     if own >= 4 then
@@ -164,14 +181,19 @@ local function demand_of(packed)
     return demand, list, at
 end
 
+local function full_cell(limit, now)
+    return { epoch = now, tokens = limit.capacity, low = 0, high = 0, brought = 0 }
+end
+
 local function opened(demand, now)
-    local cells = {}
-    for place, limit in ipairs(demand.limits) do
-        cells[place] = { epoch = now, tokens = limit.capacity, low = 0, high = 0 }
-    end
-    return {
-        cells = cells, core = demand.core, dormant = '', newest = 0, limits = demand.limits, new = true,
+    local bucket = {
+        cells = {}, core = demand.core, dormant = '', newest = 0, limits = demand.limits, new = true,
     }
+    for place, limit in ipairs(demand.limits) do
+        bucket.cells[place] = full_cell(limit, now)
+    end
+    bring(bucket, bucket.limits, now)
+    return bucket
 end
 
 -- The wanted amounts in the order of the limits a bucket is kept under.
@@ -189,11 +211,17 @@ end
 -- the new pace. A clock before the epoch counts as being at it.
 local function carried(cell, now, old, new)
     local moment = math.max(now, cell.epoch)
-    local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, moment, old)
+    local epoch, tokens, arrived = settled(cell, moment, old)
     local height = tokens + arrived
-    local after = { epoch = moment, tokens = height, low = cell.low, high = cell.high }
+    local after = { epoch = moment, tokens = height, low = cell.low, high = cell.high, brought = 0 }
     if height >= old.capacity or height >= new.capacity then
         after.tokens = math.min(height, new.capacity)
+    elseif old.resets or new.resets then         -- a calendar has nothing under way, a session has
+        local was = old.resets and session_ms(old.resets)
+        local is = new.resets and session_ms(new.resets)
+        if was and is then
+            after.epoch = moment - carried_part((moment - epoch) % was, was, is)
+        end
     elseif old.amount == new.amount and old.period == new.period then
         after.epoch, after.tokens = epoch, tokens
     elseif new.a > 0 then
@@ -206,7 +234,8 @@ end
 
 local function spec_text(limit)        -- cjson.encode would round to 14 digits
     return '["' .. limit.name .. '",' .. text(limit.capacity) .. ',' .. text(limit.amount) .. ','
-        .. text(limit.period) .. ',' .. (limit.soft and 'true' or 'false') .. ']'
+        .. text(limit.period) .. ',' .. (limit.soft and 'true' or 'false')
+        .. (limit.resets and ',"' .. limit.resets .. '"' or '') .. ']'
 end
 
 local function remember(bucket, kept, room, now)
@@ -238,6 +267,7 @@ local function keep_under(bucket, demand, now)
     for _, limit in ipairs(rest) do
         old[#old + 1] = limit
     end
+    bring(bucket, old, now)
     local newest = math.max(bucket.newest, held.version)
     if not demand.own and demand.version < newest then
         bucket.limits = old
@@ -261,12 +291,13 @@ local function keep_under(bucket, demand, now)
         before[limit.name] = nil
         if entry then
             local same = entry.limit.amount == limit.amount and entry.limit.period == limit.period
-                and entry.limit.capacity == limit.capacity
+                and entry.limit.capacity == limit.capacity and entry.limit.resets == limit.resets
             after.cells[place] = same and entry.cell or carried(entry.cell, now, entry.limit, limit)
         else
-            after.cells[place] = { epoch = now, tokens = limit.capacity, low = 0, high = 0 }
+            after.cells[place] = full_cell(limit, now)
         end
     end
+    bring(after, new, now)
     local kept = {}
     for _, limit in ipairs(old) do
         if before[limit.name] then
@@ -298,6 +329,7 @@ local function found_at(key, demand, now)
             bucket.limits[#bucket.limits + 1] = limit
         end
     end
+    bring(bucket, bucket.limits, now)
     return bucket
 end
 
@@ -306,8 +338,10 @@ local function lifetime(bucket, now)
     local longest = 0
     for place, limit in ipairs(bucket.limits) do
         local cell = bucket.cells[place]
-        local missing = limit.capacity - cell.tokens
-        if missing > 0 then
+        local missing = limit.capacity - cell.tokens - (limit.resets and cell.brought or 0)
+        if missing > 0 and limit.resets then
+            longest = math.max(longest, until_full(cell, limit, missing, now))
+        elseif missing > 0 then
             if limit.a == 0 then
                 return nil
             end
@@ -323,6 +357,9 @@ end
 local function move(bucket, cell, epoch, tokens)
     if floor(epoch / DAY) ~= floor(cell.epoch / DAY) then
         bucket.aged = true
+    end
+    if epoch ~= cell.epoch then
+        cell.brought = 0
     end
     cell.epoch, cell.tokens = epoch, tokens
 end

@@ -1,9 +1,11 @@
 -- consume: all demands or none.
 -- KEYS    per demand: bucket, index of the namespace's buckets, usage row of the month the caller knows
 -- ARGV    two numbers: now (-1: this server's clock), and when the hour began that the caller knows (-1:
---         usage is not counted); then a demand each (see demand_of)
+--         usage is not counted), and behind them the rules of quotas, if there are any (see
+--         resets.lua); then a demand each (see demand_of)
 -- reply   code (1 allowed, +2 outdated), now, then per demand a list: core, dormant, newest, cells …,
 --         and last the passed soft limits; core is empty where it is what the demand came with.
+--         Where rules are wanted it is those instead.
 --         In the usual case a string instead: now, and the cells as they are stored.
 
 if done then                           -- the usual case, and the first of its hour or day
@@ -22,6 +24,7 @@ end
 local given, hour = struct.unpack('>dd', ARGV[1])
 local now, counting = clock(given >= 0 and given or ''), hour >= 0
 local buckets, demands, outdated = {}, {}, false
+read_rules(string.sub(ARGV[1], 17))
 for place = 1, #KEYS / 3 do
     demands[place] = demand_of(ARGV[place + 1])
     buckets[place] = found_at(KEYS[place * 3 - 2], demands[place], now)
@@ -29,6 +32,9 @@ for place = 1, #KEYS / 3 do
     if buckets[place].crowded then
         return redis.error_reply(CROWDED)
     end
+end
+if #wanting > 0 then
+    return { WANTED, now, wanting }
 end
 
 -- What taking would leave, by place; and which soft limits were passed. Nothing if it is refused.
@@ -38,7 +44,7 @@ local function take(bucket)
         local wanted = limit.wanted
         if wanted then
             local cell = bucket.cells[place]
-            local epoch, tokens, arrived = settled(cell.epoch, cell.tokens, now, limit)
+            local epoch, tokens, arrived = settled(cell, now, limit)
             if wanted <= tokens + arrived then
                 left[place] = { epoch, tokens - wanted }
             elseif limit.soft then

@@ -1,6 +1,7 @@
 -- each: several decisions in one call, each for itself, in their order; `decide` is the script consume.
 -- KEYS    those of all decisions, one after another
 -- ARGV    the one that consume begins with, then per decision: how many demands it has, and these
+--         One that wants rules (see resets.lua) is decided after the others, by a call of its own.
 -- reply   what consume replies, per decision; an error of one is its own, unless it is the server's:
 --         then no write of this call was done, and it fails as a whole
 

@@ -24,8 +24,18 @@ if #KEYS == 3 then
             local capacity, a, p, wanted, epoch, tokens, low, high
             capacity, a, p, wanted, at = fields('>dddd', demand, at)
             epoch, tokens, low, high, cell = fields('>xdxdxdxd', value, cell)
+            local ends                                  -- when the window of a quota does
+            if a < 0 then                               -- see demand_of
+                ends = p < 0 and epoch - p or p
+                if epoch < -a or epoch > now or now >= ends or tokens < 0
+                    or p < 0 and tokens >= capacity then
+                    usual = false
+                    break
+                end
+                a, p = 0, 9007199254740992              -- until then it is a limit without refill
+            end
             if tokens < capacity then
-                local moment = epoch + (capacity - tokens) / a * p  -- infinite at rate 0
+                local moment = ends or epoch + (capacity - tokens) / a * p  -- infinite at rate 0
                 if moment > full_before then
                     full_before = moment
                 end
@@ -51,7 +61,7 @@ if #KEYS == 3 then
                 aged = aged or epoch - epoch % 86400000 ~= day
             end
             if tokens < capacity then
-                local moment = epoch + (capacity - tokens) / a * p
+                local moment = ends or epoch + (capacity - tokens) / a * p
                 if moment > full then
                     full = moment
                 end
@@ -78,7 +88,7 @@ if #KEYS == 3 then
                 unrowed = call('HINCRBY', KEYS[3], field, '1') == 1
                 if how == 2 then                        -- not one token of each: see count
                     local list = { cmsgpack.unpack(string.sub(demand, at)) }
-                    for spot = 3, #list, 3 do
+                    for spot = 3, 3 * count, 3 do
                         local wanted = list[spot + 2]
                         if wanted ~= '' and wanted ~= '0' then
                             call('HINCRBY', KEYS[3], field .. list[spot], wanted)

@@ -2,8 +2,8 @@
 
 import { ask, enc, get, may, query, seat, space } from "../api.js";
 import { confirmAction, field, fill, go, h, options, say, title, wide } from "../dom.js";
-import { exact, identityOf, limitText, moment, sourceText } from "../format.js";
-import { Gauge } from "../gauge.js";
+import { exact, identityOf, limitText, moment, resetText, sourceText } from "../format.js";
+import { Gauge, quotaOf } from "../gauge.js";
 import { choices, planLink, plans } from "../plans.js";
 import { whatIf } from "../whatif.js";
 import { REQUESTED } from "./explain.js";
@@ -161,7 +161,7 @@ async function given(id, resource) {
   return get(`/v1/explain${query({ entity_id: id, resource, namespace: seat.namespace })}`);
 }
 
-function rows(id, resource, { limits, policy }) {
+function rows(id, resource, { limits }) {
   return h(
     "div",
     { class: "bucket" },
@@ -176,8 +176,8 @@ function rows(id, resource, { limits, policy }) {
         "div",
         { class: "row" },
         h("strong", {}, one.limit.name),
-        h("span", {}, limitText(one.limit)),
-        h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one, policy)),
+        h("span", {}, limitText(one.limit), resetText(one)),
+        h("span", { class: `badge ${one.level === "limiter" ? "warn" : ""}` }, sourceText(one)),
       ),
     ),
   );
@@ -212,6 +212,7 @@ function bucket(items, gauges) {
       item.tokens_remaining,
       item.tokens_capacity,
       item.refill_amount / item.refill_period_seconds / 1000,
+      quotaOf(item),
     );
     gauges.push(gauge);
     return gauge.el;

@@ -2,7 +2,7 @@
 
 import { enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, title } from "../dom.js";
-import { identityOf, limitText, sourceText } from "../format.js";
+import { identityOf, limitText, resetText, sourceText } from "../format.js";
 import { planLink } from "../plans.js";
 import { whatIf } from "../whatif.js";
 
@@ -108,8 +108,8 @@ function summary(why) {
           "li",
           {},
           h("strong", {}, one.limit.name),
-          ` ${limitText(one.limit)}, from `,
-          h("strong", {}, sourceText(one, why.policy)),
+          ` ${limitText(one.limit)}${resetText(one)}, from `,
+          h("strong", {}, sourceText(one)),
           one.overrides.length ? h("em", {}, ` over ${one.overrides.join(", ")}`) : "",
         ),
       ),

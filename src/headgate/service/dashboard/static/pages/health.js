@@ -2,7 +2,7 @@
 
 import { ask, get, may, seat } from "../api.js";
 import { fill, h, say, table, title } from "../dom.js";
-import { count, moment } from "../format.js";
+import { count, moment, scheduleText } from "../format.js";
 
 const EVERY_MS = 3000;
 
@@ -108,7 +108,7 @@ function policyRows(policies) {
         one.scope ?? "any",
         one.resource ?? "any",
         count(one.capacity),
-        String(one.refill_rate),
+        one.resets ? scheduleText(one.resets) : String(one.refill_rate),
       ]),
     ),
   ];

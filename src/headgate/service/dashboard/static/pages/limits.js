@@ -188,6 +188,36 @@ function placeOf(level, { plan, entity, resource }) {
   return null;
 }
 
+const KINDS = [
+  ["refill", "bit by bit"],
+  ["day", "every day"],
+  ["week", "every week"],
+  ["month", "every month"],
+  ["year", "every year"],
+  ["cron", "by cron"],
+  ["session", "after use"],
+];
+
+const input = (label, props) =>
+  h("input", { "aria-label": label, required: true, readonly: !may("admin"), spellcheck: "false", ...props });
+
+// What brings tokens back, by its kind: a refill every so many seconds, or what resets a quota.
+function detailsOf(kind, limit) {
+  const number = (label, name, min, usual) =>
+    input(label, { type: "number", min, name, value: limit[name] ?? usual });
+  const zone = input("Time zone", { name: "tz", value: limit.tz ?? "UTC" });
+  if (kind === "refill")
+    return [
+      number("Refill", "refill_amount", 0, limit.capacity),
+      h("span", {}, "every"),
+      number("Every, in seconds", "refill_period_seconds", 1, 60),
+      h("span", {}, "s"),
+    ];
+  if (kind === "session") return [number("Seconds from the first use", "reset_after", 1, 18000), h("span", {}, "s")];
+  if (kind !== "cron") return zone;
+  return [input("Cron expression", { name: "cron", value: limit.cron ?? "0 0 1,15 * *" }), zone];
+}
+
 class Editor {
   constructor(out, place, stored, why) {
     this.place = place;
@@ -225,7 +255,7 @@ class Editor {
             h(
               "tr",
               {},
-              ["Name", "Capacity", "Refill", "Every (seconds)", "Shadow mode", ""].map((one) =>
+              ["Name", "Capacity", "Comes back", "Refill or reset", "Shadow mode", ""].map((one) =>
                 h("th", { scope: "col" }, one),
               ),
             ),
@@ -260,20 +290,23 @@ class Editor {
   }
 
   add(limit = { name: "tokens", capacity: 100, refill_amount: 100, refill_period_seconds: 60, soft: false }) {
-    const cell = (label, props) =>
-      h("td", {}, h("input", { "aria-label": label, required: true, readonly: !may("admin"), ...props }));
+    const cell = (label, props) => h("td", {}, input(label, props));
+    const details = h("div", { class: "comesback" });
+    const kind = h(
+      "select",
+      { name: "kind", "aria-label": "How it comes back", disabled: !may("admin") },
+      options(KINDS, limit.cron ? "cron" : limit.reset_after ? "session" : (limit.every ?? "refill")),
+    );
+    const show = () => fill(details, detailsOf(kind.value, limit));
+    kind.addEventListener("change", show);
+    show();
     const row = h(
       "tr",
       {},
       cell("Name", { value: limit.name, name: "name", spellcheck: "false" }),
       cell("Capacity", { type: "number", min: 1, value: limit.capacity, name: "capacity" }),
-      cell("Refill", { type: "number", min: 0, value: limit.refill_amount, name: "refill_amount" }),
-      cell("Every, in seconds", {
-        type: "number",
-        min: 1,
-        value: limit.refill_period_seconds,
-        name: "refill_period_seconds",
-      }),
+      h("td", {}, kind),
+      h("td", {}, details),
       h(
         "td",
         {},
@@ -311,13 +344,13 @@ class Editor {
     return [...this.body.rows].map((row) => {
       const of = (name) => row.querySelector(`[name=${name}]`);
       const number = (name) => Number(of(name).value);
-      return {
-        name: of("name").value,
-        capacity: number("capacity"),
-        refill_amount: number("refill_amount"),
-        refill_period_seconds: number("refill_period_seconds"),
-        soft: of("soft").checked,
-      };
+      const kind = of("kind").value;
+      const limit = { name: of("name").value, capacity: number("capacity"), soft: of("soft").checked };
+      if (kind === "session") return { ...limit, reset_after: number("reset_after") };
+      if (kind === "cron") return { ...limit, cron: of("cron").value.trim(), tz: of("tz").value.trim() };
+      if (kind !== "refill") return { ...limit, every: kind, tz: of("tz").value.trim() };
+      const refill_period_seconds = number("refill_period_seconds");
+      return { ...limit, refill_amount: number("refill_amount"), refill_period_seconds };
     });
   }
 
@@ -416,7 +449,7 @@ function nothingStored(why) {
             {},
             "In force instead: ",
             h("strong", {}, one.limit.name),
-            ` ${limitText(one.limit)}, from ${sourceText(one, why.policy)}`,
+            ` ${limitText(one.limit)}, from ${sourceText(one)}`,
           ),
         ),
       ),

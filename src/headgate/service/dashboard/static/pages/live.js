@@ -5,7 +5,7 @@ import { enc, Problem, seat } from "../api.js";
 import { fill, h, title } from "../dom.js";
 import { watch } from "../feed.js";
 import { clock, count, refusalText } from "../format.js";
-import { Gauge } from "../gauge.js";
+import { Gauge, quotaOf } from "../gauge.js";
 
 const SECONDS = 120;
 const KINDS = ["admitted", "refused", "degraded"];
@@ -319,6 +319,7 @@ class Card {
         limit.level_milli / 1000,
         limit.capacity_milli / 1000,
         limit.amount_milli / 1000 / limit.period_ms,
+        quotaOf(limit),
       );
     }
   }

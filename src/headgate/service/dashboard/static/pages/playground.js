@@ -4,7 +4,7 @@ import { ask, enc, get, howMuch, may, seat, space } from "../api.js";
 import { field, fill, h, say, title } from "../dom.js";
 import { watch } from "../feed.js";
 import { clock, count, wait } from "../format.js";
-import { Tank } from "../gauge.js";
+import { quotaOf, Tank } from "../gauge.js";
 
 const LINES_MAX = 40;
 const SAID = { 200: "200 admitted", 429: "429 refused", 503: "503 unavailable" };
@@ -242,6 +242,7 @@ class Playground {
       limit.level_milli / 1000,
       limit.capacity_milli / 1000,
       limit.amount_milli / 1000 / limit.period_ms,
+      quotaOf(limit),
     );
   }
 
@@ -264,10 +265,14 @@ class Playground {
         limit.tokens_remaining,
         limit.tokens_capacity,
         limit.refill_amount / limit.refill_period_seconds / 1000,
+        quotaOf(limit),
       );
     else if (why.limits.length) {
       const given = why.limits[0].limit;
-      this.tank.set(given.capacity, given.capacity, given.refill_amount / given.refill_period_seconds / 1000);
+      const perMs = given.refill_amount / given.refill_period_seconds / 1000;
+      const { every, cron, reset_after, tz } = given;
+      const resets = "refill_amount" in given ? null : { every, cron, reset_after, tz };
+      this.tank.set(given.capacity, given.capacity, perMs || 0, quotaOf({ ...why.limits[0], resets }));
     }
   }
 

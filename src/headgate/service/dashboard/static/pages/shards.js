@@ -3,7 +3,7 @@
 import { get, query, seat } from "../api.js";
 import { fill, h, say, title } from "../dom.js";
 import { count } from "../format.js";
-import { Gauge } from "../gauge.js";
+import { Gauge, quotaOf } from "../gauge.js";
 
 const SHARED = {
   process: "this process alone",
@@ -96,6 +96,7 @@ function shard(one, divided, gauges) {
       limit.level_milli / 1000,
       limit.capacity_milli / 1000,
       limit.amount_milli / 1000 / limit.period_ms,
+      quotaOf(limit),
     );
     gauges.push(gauge);
     return gauge.el;

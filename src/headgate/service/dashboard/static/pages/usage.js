@@ -69,7 +69,8 @@ export async function show(box, asked) {
 }
 
 function draw(out, found, price, seconds) {
-  const names = [...new Set(found.items.flatMap((one) => Object.keys(one.counters)))].sort();
+  const all = found.items.flatMap((one) => [...Object.keys(one.counters), ...Object.keys(one.from_children)]);
+  const names = [...new Set(all)].sort();
   const rolled = found.items.some(
     (one) => one.events_from_children || Object.values(one.from_children).some((amount) => amount),
   );
