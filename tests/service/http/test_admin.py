@@ -162,7 +162,7 @@ def test_what_is_wrong_with_a_plan_is_named(desk: Desk) -> None:
     assert (nobody.status, nobody.json["code"]) == (404, "ENTITY_NOT_FOUND")
     for method, path, body, field in (
         ("PUT", "plans/a b", {"limits": []}, "plan"), ("GET", "plans/$x", None, "plan"),
-        ("PUT", "plans/pro", {"limits": ["x"]}, "limits"), ("PUT", "plans/pro", {}, "limits"),
+        ("PUT", "plans/pro", {"limits": ["x"]}, "limits[0]"), ("PUT", "plans/pro", {}, "limits"),
         ("PUT", "plans/pro", {"limits": ["a:1/s"] * 17}, "limits"),
         ("PUT", "plans/pro/limits/api", {"limits": []}, "limits"),
         ("PUT", "plans/pro/limits/_default_", {"limits": ["a:1/s"]}, "resource"),
