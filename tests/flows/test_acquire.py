@@ -6,6 +6,7 @@ import gc
 import traceback
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -18,9 +19,11 @@ from headgate import (
     SyncRateLimiter,
     ValidationError,
 )
+from headgate.core.lease import GROWN_MAX_MILLI
 from tests.flows.conftest import World, spend
 from tests.python import run_python
 
+_TOO_MUCH = ValidationError("rpm", 3, "is too much for this store")
 RPM = Limit.per_minute("rpm", 10)
 TPM = Limit.per_minute("tpm", 1000)
 
@@ -120,6 +123,32 @@ async def test_consume_more_may_be_refused_and_release_gives_back(world: World) 
         with pytest.raises(ValidationError, match="more than the lease holds"):
             await lease.release(rpm=4)
     assert await limiter.available("key", "gpt-4") == {"rpm": 7}
+
+
+async def test_what_a_store_refuses_to_give_back_stays_on_the_books() -> None:
+    async with RateLimiter(limits=[RPM]) as limiter:
+        async with limiter.acquire("key", "gpt-4", {"rpm": 4}) as lease:
+            real, lease.store = lease.store, Mock(adjust=AsyncMock(side_effect=_TOO_MUCH))
+            for give_back in (lease.settle(rpm=1), lease.release(rpm=2), lease.adjust(rpm=-3)):
+                with pytest.raises(ValidationError, match="too much"):
+                    await give_back
+                assert lease.consumed == {"rpm": 4}
+            lease.store = real
+            await lease.settle(rpm=1)
+        assert await limiter.available("key", "gpt-4") == {"rpm": 9}
+
+
+async def test_a_lease_holds_no_more_than_can_be_given_back_at_once(world: World) -> None:
+    limiter = world.limiter(limits=[RPM])
+    most = GROWN_MAX_MILLI // 1000
+    async with limiter.acquire("key", "gpt-4", {"rpm": 4}) as lease:
+        for grow, amount in ((lease.adjust, most - 3), (lease.settle, most + 1)):
+            with pytest.raises(ValidationError, match="hold more than"):
+                await grow(rpm=amount)
+        assert lease.consumed == {"rpm": 4}
+        await lease.settle(rpm=most)
+        await lease.release(rpm=most - 1)
+    assert await limiter.available("key", "gpt-4") == {"rpm": 9}
 
 
 async def test_a_lease_ends_with_its_block(world: World) -> None:

@@ -57,7 +57,7 @@ def broken(
 def failing(error: Exception) -> Callable[..., Awaitable[Any]]:
     """In the place of a method: it raises the error, whatever it is given."""
 
-    async def call(*_: Any) -> Any:
+    async def call(*_: Any, **__: Any) -> Any:
         raise error
 
     return call

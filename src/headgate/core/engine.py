@@ -20,6 +20,7 @@ from headgate.core.errors import (
     Throttled,
     UndoLost,
     ValidationError,
+    raise_unavailable,
 )
 from headgate.core.lease import (
     LeaseAccount,
@@ -32,7 +33,7 @@ from headgate.core.plan import DEMANDS_MAX, Amounts, Charge, RequestPlan, join_p
 from headgate.core.plan_cache import Configs, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
-from headgate.core.store import Store, ThrottledVerdict, raise_unavailable
+from headgate.core.store import Store, ThrottledVerdict
 from headgate.core.wait_queue import WaitQueues, parse_wait_ms, wait_in_turn
 from headgate.transport.gates import GateFactory
 

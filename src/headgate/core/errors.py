@@ -10,7 +10,7 @@ from __future__ import annotations
 import copyreg
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from headgate.core.decision import LimitStatus, Verdict
@@ -409,6 +409,17 @@ class Throttled(StoreTrouble):
     def __init__(self, reason: str, wait_ms: int = 1000) -> None:
         self.wait_ms = wait_ms
         super().__init__(reason)
+
+
+def raise_unavailable(
+    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
+) -> NoReturn:
+    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
+    if isinstance(trouble, StoreDenied):
+        raise trouble
+    raise RateLimiterUnavailable(
+        trouble, entity_id, resource, maybe_applied=maybe_applied
+    ) from trouble
 
 
 def longest_wait_ms(violations: Sequence[LimitStatus]) -> int | None:

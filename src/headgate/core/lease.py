@@ -19,6 +19,7 @@ from headgate.core.errors import (
     RateLimitExceeded,
     StoreTrouble,
     ValidationError,
+    raise_unavailable,
 )
 from headgate.core.limits import AMOUNT_MAX, Spec, parse_amount
 from headgate.core.plan import check_capacity, join_halves
@@ -27,7 +28,7 @@ from headgate.core.refill import bucket
 from headgate.core.refill.bucket import MILLI
 from headgate.core.refill.resets import SessionResets
 from headgate.core.runtime import Clock
-from headgate.core.store import Store, raise_unavailable
+from headgate.core.store import Store
 from headgate.core.wait_queue import WaitQueues
 
 # --------------------------------------------------------------------------------------------------
@@ -109,6 +110,7 @@ LimitRef = tuple[int, str]  # a bucket, by the place of its demand, and one of i
 Changes = dict[LimitRef, int]  # millitokens: debits are positive, credits negative
 
 NO_BUCKET = -1  # the place of what is noted on a lease without buckets
+GROWN_MAX_MILLI = 2**50  # that every store can give back in one call, with as much by cascade
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -336,11 +338,8 @@ class LeaseAccount:
         found = {}
         for name, amount in changes.items():
             if self.demands and name not in known:
-                raise ValidationError(
-                    "limit",
-                    name,
-                    f"is not a limit of this lease; it has {', '.join(sorted(known))}",
-                )
+                told = f"is not a limit of this lease; it has {', '.join(sorted(known))}"
+                raise ValidationError("limit", name, told)
             if signed and type(amount) is int and -AMOUNT_MAX <= amount < 0:
                 found[name] = amount * MILLI
             else:
@@ -369,6 +368,14 @@ def _refund(debit: Debit, spec: Spec, begun_ms: int | None, now_ms: int) -> int:
 Notify = Callable[..., None]  # the engine's `notify`
 
 
+def _check_growth(account: LeaseAccount, debits: Changes) -> None:
+    """Raises where more would be held than can be given back at once."""
+    for ref, milli in debits.items():
+        if milli and total_milli(account.debits(ref)) + milli > GROWN_MAX_MILLI:
+            told = f"more would make it hold more than {GROWN_MAX_MILLI // MILLI}; use two leases"
+            raise ValidationError(ref[1], milli // MILLI, told)
+
+
 class Settlements:
     """The flows of open leases, in whole units of one engine."""
 
@@ -387,6 +394,7 @@ class Settlements:
     async def consume(self, account: LeaseAccount, changes: Mapping[str, int]) -> None:
         """More of the same, if it fits; otherwise RateLimitExceeded and nothing is taken."""
         wanted = account.spread(account.parse_changes(changes))
+        _check_growth(account, wanted)
         demands = account.demands_for(wanted)
         if not demands:
             return
@@ -440,11 +448,20 @@ class Settlements:
     async def _apply(self, account: LeaseAccount, changes: Changes) -> None:
         debits = {ref: milli for ref, milli in changes.items() if milli > 0}
         credits = {ref: milli for ref, milli in changes.items() if milli < 0}
+        _check_growth(account, debits)
         if debits:
             await self._debit(account, debits)
+        if not credits:
+            return
+        standing, owed = account.standing, account.owed
+        books = standing and {**standing}, owed and {**owed}
         back = account.give_back(credits)
-        if back:
-            await self._write(account, back, "credit_lost")
+        try:
+            if back:
+                await self._write(account, back, "credit_lost")
+        except ValidationError:  # the store did not even try, so it still has all of it
+            account.standing, account.owed = books
+            raise
 
     async def _debit(self, account: LeaseAccount, debits: Changes) -> None:
         """Owed where the store does not take it; not the lease's where it was not even sent."""

@@ -19,7 +19,6 @@ from headgate.core.decision import Demand, LimitStatus, Verdict, judge
 from headgate.core.errors import (
     HeadgateError,
     PartlyApplied,
-    RateLimiterUnavailable,
     StoreDenied,
     StoreTrouble,
     Throttled,
@@ -225,17 +224,6 @@ class ThrottledVerdict(Verdict):
             for spec, wanted in zip(demand.terms.specs, demand.amounts, strict=True)
             if wanted is not None
         ]  # fmt: skip
-
-
-def raise_unavailable(
-    trouble: StoreTrouble, entity_id: str, resource: str, *, maybe_applied: bool = False
-) -> NoReturn:
-    """RateLimiterUnavailable; but a store that refuses the limiter itself is not away."""
-    if isinstance(trouble, StoreDenied):
-        raise trouble
-    raise RateLimiterUnavailable(
-        trouble, entity_id, resource, maybe_applied=maybe_applied
-    ) from trouble
 
 
 class Catalog(Protocol):

@@ -11,11 +11,12 @@ from headgate import Limit
 from headgate.aws.aggregator import hot_shards as splits
 from headgate.aws.aggregator.hot_shards import HotShard, ShardSplitter, WriteRates
 from headgate.aws.aggregator.process import Aggregator, Settings
-from headgate.aws.aggregator.records import Change, parse_record
+from headgate.aws.aggregator.records import Change, parse_record, state_of
 from headgate.core.errors import Throttled
 from headgate.core.record import BucketKey
 from headgate.core.runtime import run
 from headgate.stores.dynamodb.client.calls import AccessRefused
+from headgate.stores.dynamodb.protocol.item import bucket_key
 from headgate.stores.dynamodb.store import DynamoStore
 from tests.aws.aggregator.kit import NS, Record, Rig, Shard, Tape
 from tests.stores.dynamodb.kit import Bucket, Watched, port_to
@@ -168,3 +169,19 @@ def test_a_bucket_that_is_gone_is_left_alone(rig: Rig) -> None:
     assert run(splits.divide([HotShard(BucketKey(NS, "nobody", "r"), 0, 900, {})])) == 0
     assert port.calls == ["GetItem"]
     run(port.close())
+
+
+def test_a_schedule_that_cannot_be_told_here_is_left_to_the_clients(rig: Rig) -> None:
+    """The function's machine may lack a zone, or what reads cron. Usage is counted all the same."""
+    hot_bucket(rig)
+    key = bucket_key(BucketKey(NS, "hot", "r"))
+    item = run(rig.table.get(key))
+    assert item is not None
+    for name in ("b_rpm_rp", "b_rpm_ra"):
+        item.pop(name, None)
+    item |= {"lo": {"S": "rpm@month~Mars/Olympus=o"}, "b_rpm_rf": {"N": "0"}}
+    run(rig.table.call("PutItem", Item=item))
+    splits = ShardSplitter(rig.table, enabled=True)
+    assert run(splits.divide([HotShard(BucketKey(NS, "hot", "r"), 0, 900, {})])) == 0
+    assert splits.enabled
+    assert state_of(item).own_milli.keys() == {"rpm"}

@@ -218,3 +218,20 @@ def test_the_command_says_of_when_the_prices_are_and_takes_others() -> None:
 def _number(text: str) -> Any:
     bare = text.replace(" ", "")
     return float(bare) if "." in bare else int(bare)
+
+
+def test_quotas_fill_a_write_unit_earlier() -> None:
+    """As many as `test_a_bucket_fits_into_one_write_unit` counts, where each has a cron expression
+    and a zone."""
+
+    def units(limits: int, quotas: int) -> float:
+        [line] = [
+            line
+            for line in cost(Load(rps=1, entities=10, limits=limits, quotas=quotas)).lines
+            if line.what == "acquires"
+        ]
+        return line.units / MONTH_S
+
+    assert [units(8, 0), units(6, 6), units(7, 7), units(7, 3), units(8, 1)] == [1, 1, 2, 1, 2]
+    with pytest.raises(ValidationError, match="quotas"):
+        Load(rps=1, entities=1, limits=2, quotas=3)

@@ -312,11 +312,25 @@ def bytes_of(item: Item) -> int:
     return size
 
 
-@pytest.mark.parametrize(("limits", "units"), [(2, 1), (5, 1), (7, 1), (8, 1)])
-def test_a_bucket_fits_into_one_write_unit(counted: Counted, limits: int, units: int) -> None:
+CRON = {"cron": "0 0 1,15 * *", "tz": "America/New_York"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "quota", "units"),
+    [(2, None, 1), (5, None, 1), (7, None, 1), (8, None, 1), (6, CRON, 1), (7, CRON, 2),
+     (7, {"every": "month", "tz": "Europe/Berlin"}, 1), (7, {"reset_after": 18_000}, 1)],
+)  # fmt: skip
+def test_a_bucket_fits_into_one_write_unit(
+    counted: Counted, limits: int, quota: dict[str, Any] | None, units: int
+) -> None:
     """With usual names: an entity of 24 characters, a resource of 20, limits of 6."""
     limiter, port, clock = counted
-    many = [Limit.per_minute(f"limit{n}", 1_000_000) for n in range(limits)]
+    many = [
+        Limit.per_minute(f"limit{n}", 1_000_000)
+        if quota is None
+        else Limit.quota(f"limit{n}", 1_000_000, **quota)
+        for n in range(limits)
+    ]
     amounts = {limit.name: 1234 for limit in many}
     for _ in range(3):
         clock.now_ms += 31_536_000_000
@@ -328,7 +342,7 @@ def test_a_bucket_fits_into_one_write_unit(counted: Counted, limits: int, units:
     reply = run(port.call(DynamoRequest("GetItem", {"TableName": TABLE, "Key": key})))
     item: Item = reply["Item"]
     assert -(-bytes_of(item) // 1024) == units, bytes_of(item)
-    if limits < 8:  # a parent's holds besides what came from children
+    if limits < 8 and quota is None:  # a parent's holds besides what came from children
         item |= {f"b_{limit.name}_cc": item[f"b_{limit.name}_tc"] for limit in many}
         assert -(-bytes_of(item) // 1024) == units, bytes_of(item)
 

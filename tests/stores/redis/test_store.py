@@ -19,6 +19,7 @@ from headgate import Limit, RateLimitExceeded, SyncRateLimiter, SyncRepository, 
 from headgate.core.decision import Demand, Verdict
 from headgate.core.errors import Damaged, Full, StoreDenied, StoreTrouble, UndoLost, Unreachable
 from headgate.core.history import UsageQuery
+from headgate.core.lease import GROWN_MAX_MILLI
 from headgate.core.record import CELLS, HOUR_MS, TERMS, TOKENS, BucketKey, Terms, cells_of
 from headgate.core.runtime import run
 from headgate.core.store import Outcome, Store, consume_each
@@ -27,7 +28,7 @@ from headgate.stores.memory import open_memory
 from headgate.stores.redis import keys
 from headgate.stores.redis.buckets import RedisStore
 from headgate.stores.redis.client.calls import RedisPort, open_port
-from headgate.stores.redis.encoding import hour_args
+from headgate.stores.redis.encoding import AMOUNT_MAX_MILLI, hour_args
 from headgate.stores.redis.scripts import matching_keys
 from tests.stores.programs import KEYS, Program
 from tests.stores.redis import servers
@@ -220,6 +221,33 @@ def test_debt_survives_a_restart_with_aof() -> None:
                 server.kill()
                 server.start()
                 assert limiter.available("a", "api") == {"x": -45}
+
+
+def test_a_lease_grows_no_further_than_one_call_can_give_back(redis_url: str) -> None:
+    """Its books and the bucket stay as they were where it is refused; it settled to nothing on its
+    own books, and left the debt in the bucket, after it had grown twice by the most of a call."""
+    servers.flush(redis_url)
+    most, once = GROWN_MAX_MILLI // 1000, AMOUNT_MAX_MILLI // 1000
+    with SyncRateLimiter(redis_url, limits=[Limit("x", 10, 0, 1)]) as limiter:
+        with limiter.acquire("a", "api", {"x": 5}) as lease:
+            for too_much in (once + 1, once, most - 4):
+                with pytest.raises(ValidationError, match="hold more than 1125899906842; use"):
+                    lease.adjust(x=too_much)
+                with pytest.raises(ValidationError):
+                    lease.consume(x=too_much)
+                assert lease.consumed == {"x": 5}
+            lease.adjust(x=most - 5)
+            assert limiter.available("a", "api") == {"x": 10 - most}
+            lease.settle(x=3)
+            assert lease.consumed == {"x": 3}
+        assert limiter.available("a", "api") == {"x": 7}
+        with (
+            pytest.raises(RuntimeError, match="the block's own"),
+            limiter.acquire("a", "api", {"x": 1}) as lease,
+        ):
+            lease.adjust(x=most - 1)
+            raise RuntimeError("the block's own")
+        assert limiter.available("a", "api") == {"x": 7}
 
 
 def test_one_call_per_decision_and_none_for_leaving(redis_url: str) -> None:

@@ -63,6 +63,7 @@ MONTH_DAYS = MONTH_S / 86_400
 MOST = 10**9
 
 LIMITS_PER_UNIT = 8  # with usual names their numbers fit the kilobyte of one write unit
+QUOTA_PART = 4 / 3  # of a limit's room: six with cron and a zone fit, seven by the calendar
 COLD_READS = 4  # of a generation: the entity, its two levels, its bucket, each up to 4 KB
 COMMON_READS = 2  # the resource's level and the system's, where they are not known
 NEW_BUCKET_UNITS = 4  # the item and its entries in three indexes
@@ -87,6 +88,7 @@ class Load:
     rps: float
     entities: int
     limits: int = 2
+    quotas: int = 0  # of these limits: an item says their schedules, so fewer fit a write unit
     resources: int = 1
     levels: int = 1  # 2 where entities cascade to a parent
     parents: int = 0  # how many there are then; 0: each entity has its own, the dearest
@@ -114,6 +116,7 @@ class Load:
         whole = ("entities", "limits", "resources", "usage_days", "processes", "cache_entries")
         for name in whole:
             _check(name, getattr(self, name), 1, MOST, int)
+        _check("quotas", self.quotas, 0, self.limits, int)
         _check("parents", self.parents, 0, MOST, int)
         _check("batch_window_s", self.batch_window_s, 0, 300, int)
         _check("levels", self.levels, 1, 2, int)
@@ -178,7 +181,8 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     bill = _Bill(load, prices)
     asked = load.rps * MONTH_S
     acquired = asked * (1 - load.refused)
-    item_units = math.ceil(load.limits / LIMITS_PER_UNIT)
+    room = load.limits + load.quotas * (QUOTA_PART - 1)
+    item_units = math.ceil(round(room / LIMITS_PER_UNIT, 6))
     renewals = load.renewals_a_day * MONTH_DAYS
     renewed = sum(min(kinds * renewals, acquired) for kinds in load.generations)  # by acquires
     # A refusal is read; what an acquire took of the other bucket meanwhile is taken and given back.

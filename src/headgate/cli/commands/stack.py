@@ -65,6 +65,7 @@ LOAD_HELP = {
     "rps": "Acquires a second, on average.",
     "entities": "How many entities are active.",
     "limits": "Limits of each bucket.",
+    "quotas": "How many of them are quotas.",
     "resources": "Resources that each entity uses.",
     "levels": "Buckets that an acquire takes from: 2 with a parent.",
     "parents": "How many parents there are then; 0: as many as entities.",
