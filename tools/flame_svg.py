@@ -38,8 +38,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "TakenVerdict", "SingleWriteTake", "ServiceClock.now_ms", "EncodedRequest",
     ),
     "limiter": (
-        "the task", "RateLimiter", "finish", "Engine", "Rejections", "Breaker", "Plan", "Cache",
-        "steady_clock", "is_cancelling", "join_parts",
+        "the task", "RateLimiter", "finish", "Engine", "Rejections", "Breaker", "RequestPlan",
+        "Cache", "steady_clock", "is_cancelling", "join_parts",
     ),
 }  # fmt: skip
 LEGEND = {

@@ -68,7 +68,7 @@ MUTANTS = [
     fault("a limit beside others gives the last token and one more", "give_limit",
           "if wanted <= level:", "if wanted <= level + 1000:",
           "tests/core/test_record.py::test_a_limit_gives_alone_what_it_gives_beside_another"),
-    fault("usage: what cascades counts as asked for", "Plan._parent_demands",
+    fault("usage: what cascades counts as asked for", "RequestPlan._parent_demands",
           "cascaded=amounts)", "cascaded=None)",
           "tests/flows/test_history.py::test_what_cascades_is_counted_once[blocking-memory]"),
     fault("usage: a total adds what children used", "summarize",

@@ -115,7 +115,7 @@ MUTANTS = [
     fault("true is one token", "limits.parse_amount",
           "if type(value) is not int:", "if not isinstance(value, int):",
           "tests/flows/test_engine.py::test_each_is_a_whole_number[True]"),
-    fault("a demand that can never succeed is an ordinary refusal", "Plan.demands",
+    fault("a demand that can never succeed is an ordinary refusal", "RequestPlan.demands",
           "type(amount) is int and 0 <= amount <= most:", "type(amount) is int and 0 <= amount:",
           "tests/flows/test_engine.py::test_each_is_that_much_of_every_limit[blocking-memory]"),
     fault("who comes later is served first", "wait_in_turn",

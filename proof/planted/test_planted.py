@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.planted import arithmetic, layering, leasing, quotas, scripts, serving, storing
+from proof.planted import arithmetic, layering, leasing, plans, quotas, scripts, serving, storing
 from proof.planted.fault import PACKAGE, Ground, Mutant, place
 from proof.size import sample
 
@@ -22,6 +22,7 @@ KINDS = {
     "arithmetic": arithmetic.MUTANTS,
     "quotas": quotas.MUTANTS,
     "leasing": leasing.MUTANTS,
+    "plans": plans.MUTANTS,
     "storing": storing.MUTANTS,
     "layering": layering.MUTANTS,
     "serving": serving.MUTANTS,

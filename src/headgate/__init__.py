@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         LeaseExpiredError,
         NamespaceNotFoundError,
         NamespaceStateError,
+        PlanInUseError,
+        PlanNotFoundError,
         RateLimiterClosed,
         RateLimiterUnavailable,
         RateLimitExceeded,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
         VersionMismatchError,
     )
     from headgate.core.history import AuditEvent, BucketState, UsageSnapshot
-    from headgate.core.levels import Entity, OnUnavailable
+    from headgate.core.levels import Entity, OnUnavailable, Plan
     from headgate.core.limits import Limit
     from headgate.core.plan import CacheStats
     from headgate.core.runtime import Event
@@ -63,6 +65,9 @@ __all__ = [
     "NamespaceNotFoundError",
     "NamespaceStateError",
     "OnUnavailable",
+    "Plan",
+    "PlanInUseError",
+    "PlanNotFoundError",
     "RateLimitExceeded",
     "RateLimiter",
     "RateLimiterClosed",

@@ -70,6 +70,18 @@ audit list --resource 9pt
 usage list --window weekly
 usage list --start yesterday
 usage summary --entity a#b
+plan set pro
+plan set pro rpm:1/s --none
+plan set a#b rpm:1/s
+plan set pro rpm
+plan set pro rpm:1/s -r 9pt
+plan get a/b
+plan list --limit 0
+plan assign key-1
+plan assign key-1 pro --none
+plan assign key-1 a/b
+entity create key-1 --plan a/b
+entity list --plan pro --parent acme
 limits plan
 limits plan -f missing.yaml
 export --json
@@ -110,6 +122,12 @@ def test_bad_input_is_usage(run: Any, line: str) -> None:
         ("entity create twice", "headgate entity show twice"),
         ("entity delete nobody --yes", "headgate entity create nobody"),
         ("entity set-parent twice nobody", "headgate entity create nobody"),
+        ("plan get gold", "headgate plan set gold"),
+        ("plan delete gold --yes", "headgate plan set gold"),
+        ("plan assign twice gold", "headgate plan set gold"),
+        ("entity create one --plan gold", "headgate plan set gold"),
+        ("plan set gold --none -r gpt-4", "headgate plan set gold"),
+        ("plan delete pro --yes", "plan delete pro --unassign"),
         ("-n nowhere entity list", "headgate namespace register nowhere"),
         ("namespace show nowhere", "headgate namespace register nowhere"),
         ("namespace recover 01234567890", "headgate namespace orphans"),
@@ -129,6 +147,8 @@ def test_errors_say_what_helps(
     ):
         monkeypatch.setitem(sys.modules, module, None)
     run("entity", "create", "twice")
+    run("plan", "set", "pro", "rpm:1/s")
+    run("entity", "create", "rich", "--plan", "pro")
     answer = run(*line.split())
     assert answer.code == 1, answer
     _three_lines(answer.err)

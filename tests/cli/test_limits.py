@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.cli.commands.limits import FILE_BYTES_MAX, decode
 from headgate.core.levels import Level
 from headgate.core.limits import Limit
-from headgate.declare.apply import Declaration, compute_changes
+from headgate.declare.apply import Declaration, PlanLevel, compute_changes
 from headgate.declare.yaml_fields import Findings
 from tests.declare.kit import plan_and_apply
 
@@ -43,6 +43,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
+KEYED = ("system: %s", "{limits: %s}}", "{pro: %s}")  # a mapping there has keys of its own
 ONE = Limit.per_minute("rpm", 100, 150, soft=True)
 SHAPES = (
     "[rpm:100/minute burst 150 soft]",
@@ -60,15 +61,101 @@ def test_a_list_of_limits_has_one_shape_at_every_level(shape: str) -> None:
         ("resources: {api: %s}", Level(None, "api")),
         ("resources: {api: {limits: %s}}", Level(None, "api")),
         ("entities: {key-1: {limits: {api: %s}}}", Level("key-1", "api")),
+        ("plans: {pro: {limits: {api: %s}}}", PlanLevel("pro", "api")),
+        ("plans: {pro: {limits: {_default_: %s}}}", PlanLevel("pro")),
+        ("plans: {pro: {limits: %s}}", PlanLevel("pro")),
+        ("plans: {pro: %s}", PlanLevel("pro")),
         ("entities: {key-1: {limits: {_default_: {limits: %s}}}}", Level("key-1", "_default_")),
         ("system: %s", Level()),
         ("entities: {key-1: {limits: %s}}", Level("key-1", "_default_")),
     ):
-        if not shape.startswith("[") and text in ("system: %s", "entities: {key-1: {limits: %s}}"):
+        if not shape.startswith("[") and text.endswith(KEYED):
             continue  # a mapping there has keys of its own
         findings = Findings("limits.yaml")
         found = decode((text % shape).encode(), findings)
         assert (findings.faults, found.levels[level].limits) == ([], (ONE,)), text
+
+
+PLANS = """\
+plans:
+  free: [rpm:10/min]
+  pro:
+    limits:
+      _default_: [rpm:600/min]
+      gpt-4: [rpm:60/min]
+  trial:
+  partial: {limits: {gpt-4: [rpm:1/min]}}
+entities:
+  acme: {plan: pro}
+  "12": {plan: trial}
+  lost: {plan: }
+"""
+
+
+def test_plans_are_declared_and_entities_put_on_them(run: Any, well: Any, tmp_path: Path) -> None:
+    file = tmp_path / "plans.yaml"
+    file.write_text(PLANS)
+    well("plan", "set", "partial", "rpm:9/min")
+    well("plan", "set", "old", "rpm:9/min", "-r", "api")
+    well("entity", "create", "lost", "--plan", "old")
+    planned = well("limits", "plan", "-f", str(file))
+    told = [(one["action"], one["plan"], one["resource"]) for one in planned["levels"]]
+    assert told == [
+        ("create", "trial", None), ("create", "free", None), ("create", "pro", None),
+        ("create", "pro", "gpt-4"), ("create", "partial", "gpt-4"),
+    ]  # fmt: skip
+    assert planned["not_declared"] == [
+        {"plan": "old", "resource": "api"}, {"plan": "partial", "resource": None},
+    ]  # fmt: skip
+    assert "+ plan pro on gpt-4" in run("limits", "plan", "-f", str(file)).out
+    lines = run("limits", "diff", "-f", str(file)).out.splitlines()
+    assert "- entity lost  plan=old" in lines
+    assert "+ entity acme  plan=pro" in lines
+    assert well("limits", "apply", "-f", str(file), "--yes")["applied"] == 8
+    assert well("limits", "apply", "-f", str(file), "--yes")["applied"] == 0
+    assert well("limits", "diff", "-f", str(file))["differ"] is True, "what is not declared"
+    pro = well("plan", "get", "pro")
+    assert (pro["limits"][0]["capacity"], pro["entities"]) == (600, 1)
+    assert pro["resources"]["gpt-4"][0]["capacity"] == 60
+    assert [one["name"] for one in well("plan", "list")["items"]] == [
+        "free", "old", "partial", "pro", "trial",
+    ]  # fmt: skip
+    assert well("plan", "get", "partial")["limits"][0]["capacity"] == 9, "not named: it stays"
+    assert well("entity", "show", "lost")["entity"]["plan"] is None
+    assert well("limits", "apply", "-f", str(file), "--prune", "--yes")["applied"] == 2
+    assert well("limits", "diff", "-f", str(file), "--exit-code")["differ"] is False
+    assert well("plan", "get", "partial")["limits"] == []
+    assert well("plan", "get", "old")["resources"] == {}, "its limits go, the plan stays"
+
+
+def test_a_plan_of_changes_sees_who_is_on_a_plan_and_who_is_moved(
+    run: Any, well: Any, tmp_path: Path
+) -> None:
+    well("resource", "set-defaults", "api", "rpm:100/day")
+    well("plan", "set", "pro", "rpm:100/day")
+    well("plan", "set", "free", "rpm:50/day")
+    for entity, plan in (("stays", "pro"), ("moves", "pro"), ("other", "free"), ("leaves", "pro")):
+        well("entity", "create", entity, "--plan", plan)
+    for entity in ("stays", "moves", "leaves", "new"):
+        well("check", entity, "api", "rpm=80", "--take")
+    well("check", "other", "api", "rpm=40", "--take")
+    file = tmp_path / "plans.yaml"
+    for text, over in (
+        ("plans: {pro: [rpm:60/day]}", {"stays": 60, "moves": 60, "leaves": 60}),
+        ("plans: {pro: {limits: {api: [rpm:70/day]}}}", {"stays": 70, "moves": 70, "leaves": 70}),
+        ("plans: {pro: {limits: {chat: [rpm:1/day]}}}", {}),
+        ("entities: {moves: {plan: free}, leaves: {plan: }}", {"moves": 50}),
+        (
+            "plans: {free: [rpm:30/day]}\nentities: {moves: {plan: free}}",
+            {"moves": 30, "other": 30},
+        ),
+        ("plans: {tiny: [rpm:5/day]}\nentities: {new: {plan: tiny}}", {"new": 5}),
+    ):
+        file.write_text(text)
+        found = well("limits", "plan", "-f", str(file))["over"]
+        assert {one["entity_id"]: one["capacity_after"] for one in found} == over, text
+    well("limits", "apply", "-f", str(file), "--yes")
+    assert well("explain", "new", "api")["limits"][0]["source"] == "plan tiny for every resource"
 
 
 def test_a_limit_may_be_called_limits() -> None:
@@ -165,6 +252,13 @@ FAULTS = [
     ("resources: {9pt: [rpm:1/s]}\n", "1:13", "must start with a letter"),
     ("resources: {gpt-4: 5}\n", "1:20", "must be a mapping"),
     ("resources: {gpt-4: {wcu: 5/s}}\n", "1:26", "reserved"),
+    ("plans: {a:b: [rpm:1/s]}\n", "1:9", "must start with"),
+    ("plans: {pro: {rpm: 1/s}}\n", "1:15", "no key 'rpm'"),
+    ("plans: {pro: {limits: 5}}\n", "1:23", "mapping"),
+    ("plans: {pro: 5}\n", "1:14", "mapping"),
+    ("plans: {pro: []}\n", "1:14", "1 to 16"),
+    ("entities: {a: {plan: a b}}\n", "1:22", "must start with"),
+    ("entities: {a: {plan: [b]}}\n", "1:22", "must be text"),
     ("entities: {a#b: {}}\n", "1:12", "must start with"),
     ("entities:\n  a: {parnet: b}\n", "2:7", "no key 'parnet'"),
     ("entities: {a: {cascade: yes}}\n", "1:25", "true or false"),

@@ -20,8 +20,8 @@ from headgate.testing import FakeClock
 
 HOUR_MS = 3_600_000
 OTHER = ("-u", "sqlite:///other.db")
-NONE = {"entity": 0, "level": 0, "usage": 0}
-ALL = {"entity": 3, "level": 6, "usage": 9}
+NONE = {"plan": 0, "entity": 0, "level": 0, "usage": 0}
+ALL = {"plan": 2, "entity": 3, "level": 6, "usage": 9}
 
 
 @pytest.fixture
@@ -33,7 +33,13 @@ def exported_file(well: Any, tmp_path: Path) -> Path:
     well("resource", "enable", "gpt-4")
     well("resource", "disable", "closed")  # which has no limits
     well("resource", "bypass", "open")
-    well("entity", "create", "zeta", "--name", "Zeta ☃", "--metadata", '{"plan": ["gold", 1]}')
+    well("plan", "set", "pro", "rpm:600/min", "tpm:5/s:9")
+    well("plan", "set", "pro", "rpm:60/min", "-r", "gpt/4:x")
+    well("plan", "set", "empty", "--none")
+    well(
+        "entity", "create", "zeta", "--name", "Zeta ☃", "--plan", "pro",
+        "--metadata", '{"region": ["eu", 1]}',
+    )  # fmt: skip
     well("entity", "create", "middle", "--parent", "zeta", "--cascade")
     well("entity", "create", "alpha", "--parent", "middle", "--cascade")
     well("entity", "set-limits", "alpha", "rpm:5/min")
@@ -59,6 +65,34 @@ def test_what_comes_out_goes_in_again(run: Any, well: Any, exported_file: Path) 
     done = well(*OTHER, "import", str(exported_file))
     assert done == {"written": NONE, "skipped": ALL}
     assert well(*OTHER, "audit", "list", "alpha") == events, "importing again changes nothing"
+
+
+def test_an_export_without_plans_is_as_it_was_before_there_were_any(run: Any, well: Any) -> None:
+    well("entity", "create", "a")
+    lines = [json.loads(line) for line in run("export").out.splitlines()]
+    assert [line["kind"] for line in lines] == ["headgate", "entity", "end"]
+    assert "plan" not in lines[1]
+    assert "plan" not in lines[2]
+
+
+def test_plans_that_differ_are_kept_or_replaced_as_a_whole(
+    run: Any, well: Any, exported_file: Path
+) -> None:
+    well(*OTHER, "plan", "set", "pro", "rpm:1/min", "-r", "other")
+    failed = run(*OTHER, "import", str(exported_file))
+    assert failed.code == 1
+    assert "another plan 'pro' is in this store already" in failed.err
+    skipped = well(*OTHER, "import", str(exported_file), "--existing", "skip")
+    assert (skipped["written"]["plan"], skipped["skipped"]["plan"]) == (0, 2)
+    assert list(well(*OTHER, "plan", "get", "pro")["resources"]) == ["other"]
+    assert well(*OTHER, "entity", "show", "zeta")["entity"]["plan"] == "pro"
+    well(*OTHER, "plan", "assign", "zeta", "empty")
+    replaced = well(*OTHER, "import", str(exported_file), "--existing", "replace")
+    assert (replaced["written"]["plan"], replaced["written"]["entity"]) == (1, 1)
+    found = well(*OTHER, "plan", "get", "pro")
+    assert (list(found["resources"]), found["entities"]) == (["gpt/4:x"], 1)
+    [event, *_] = well(*OTHER, "audit", "list", "$PLAN:pro")["items"]
+    assert list(event["details"]["before"]["resources"]) == ["other"]
 
 
 def test_an_older_export_can_still_be_read(well: Any, exported_file: Path) -> None:
@@ -133,7 +167,9 @@ def test_what_came_from_children_moves_along(run: Any, well: Any, tmp_path: Any)
 
 def test_no_usage_if_not_wanted(run: Any, exported_file: Path) -> None:
     lines = run("export", "--no-usage").out.splitlines()
-    assert json.loads(lines[-1]) == {"kind": "end", "entity": 3, "level": 6, "usage": 0}
+    assert json.loads(lines[-1]) == {
+        "kind": "end", "plan": 2, "entity": 3, "level": 6, "usage": 0,
+    }  # fmt: skip
 
 
 def test_a_file_that_was_cut_off_writes_nothing(run: Any, well: Any, exported_file: Path) -> None:
@@ -176,6 +212,10 @@ LEVEL = {
 }  # fmt: skip
 
 
+LIMITS = [Limit.per_minute("rpm", 1).to_dict()]
+PLAN = {"kind": "plan", "name": "pro", "limits": LIMITS, "resources": {"r": LIMITS}}
+
+
 BAD_VALUES: list[tuple[dict[str, Any], str, list[Any]]] = [
     (ENTITY, "id", ["a#b", 5]),
     (ENTITY, "mode", ["asleep"]),
@@ -183,6 +223,12 @@ BAD_VALUES: list[tuple[dict[str, Any], str, list[Any]]] = [
     (ENTITY, "name", ["", 5]),
     (ENTITY, "cascade", [1, None]),
     (ENTITY, "metadata", [[], "x", None, {"k": "x" * 5000}]),
+    (ENTITY, "plan", ["a b", 5, ""]),
+    (PLAN, "name", ["a b", 5, None]),
+    (PLAN, "limits", ["rpm:1/s", [{"name": "rpm"}], [Limit.per_minute("rpm", 1).to_dict()] * 2]),
+    (PLAN, "limits", [[Limit.per_minute(f"l{n}", 1).to_dict() for n in range(17)], None]),
+    (PLAN, "resources", [[], {"9": LIMITS}, {"_default_": LIMITS}, {"r": []}, {"r": "rpm:1/s"}]),
+    (PLAN, "resources", [{f"r{n}": LIMITS for n in range(256)}]),
     (LEVEL, "resource", ["9", "_default_"]),
     (LEVEL, "limits", [[{"name": "rpm"}], "rpm:1/s", [Limit.per_minute("rpm", 1).to_dict()] * 2]),
     (LEVEL, "on_unavailable", ["maybe"]),
@@ -191,7 +237,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str, list[Any]]] = [
     (USAGE, "window_start", ["2026-01-01T00:30:00Z", None]),
     (USAGE, "counters", [{"rpm": 1.5}, {"rpm": True}, {"a b": 1}, {f"c{n}": 1 for n in range(65)}]),
     (USAGE, "total_events", [-1]),
-    (USAGE, "entity_id", ["x" * 70_000]),
+    (USAGE, "entity_id", ["x" * 140_000]),
 ]
 BAD_LINES = [
     *("", "nonsense", "[]", "{}"),
@@ -226,7 +272,7 @@ _json = st.recursive(
 )
 
 
-@given(st.sampled_from([ENTITY, LEVEL, USAGE]), st.data())
+@given(st.sampled_from([PLAN, ENTITY, LEVEL, USAGE]), st.data())
 def test_any_other_value_is_taken_or_named(line: dict[str, Any], data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(set(line) - {"kind"})))
     bent = {**line, key: data.draw(_json)}

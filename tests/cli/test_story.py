@@ -20,7 +20,9 @@ ELSEWHERE = (
     | {"deploy", "status", "list", "upgrade-stack", "delete", "aggregate"}  # tests/aws/infra
 )
 
-ENTITY = {"id", "name", "parent_id", "cascade", "metadata", "mode", "version", "created_at"}
+ENTITY = {"id", "name", "parent_id", "cascade", "metadata", "mode", "version", "created_at",
+          "plan"}  # fmt: skip
+OF_PLAN = {"name", "limits", "resources", "version", "entities"}
 NAMESPACE = {"id", "name", "state", "created_at", "deleted_at"}
 PAGE = {"items", "next"}
 PLAN = {"entities", "levels", "not_declared", "over", "buckets_looked_at", "all_buckets"}
@@ -37,13 +39,22 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("system get-defaults", {"limits", "on_unavailable"}),
     ("resource set-defaults gpt-4 rpm:60/min tpm:9000/min:12000", {"resource", "limits"}),
     ("resource get-defaults gpt-4", {"resource", "limits"}),
-    ("entity create acme --name Acme", ENTITY),
+    ("plan set pro rpm:600/min tpm:90000/min:95000", OF_PLAN),
+    ("plan set pro rpm:60/min -r gpt-4", OF_PLAN),
+    ("plan set free --none", OF_PLAN),
+    ("plan list", PAGE),
+    ("entity create acme --name Acme --plan pro", ENTITY),
+    ("plan assign acme free", ENTITY),
+    ("plan assign acme --none", ENTITY),
+    ("plan assign acme pro", ENTITY),
+    ("plan get pro", OF_PLAN),
+    ("entity list --plan pro", PAGE),
     ("entity create key-1 --parent acme --cascade", ENTITY),
     ("entity set-limits key-1 rpm:5/min -r gpt-4", {"entity_id", "resource", "limits"}),
     ("entity get-limits key-1 -r gpt-4", {"entity_id", "resource", "limits"}),
     ("check key-1 gpt-4 rpm=1", {"allowed", "retry_after_ms", "limits", "nearest"}),
     ("check key-1 gpt-4 rpm=1 --take", {"allowed", "taken", "available", "degraded", "nearest"}),
-    ("explain key-1 gpt-4", {"entity_id", "resource", "limits", "on_unavailable", "mode",
+    ("explain key-1 gpt-4", {"entity_id", "plan", "resource", "limits", "on_unavailable", "mode",
                              "mode_source", "version", "nearest", "warnings", "parents"}),
     ("entity show key-1", {"entity", "children", "buckets"}),
     ("entity list", PAGE),
@@ -81,6 +92,8 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("import out.jsonl", {"written", "skipped"}),
     ("entity delete-limits key-1 -r gpt-4", {"entity_id", "resource", "limits"}),
     ("entity delete key-1 --yes", {"deleted"}),
+    ("plan delete free --yes", {"deleted", "unassigned"}),
+    ("plan delete pro --unassign --yes", {"deleted", "unassigned"}),
     ("resource delete-defaults gpt-4", {"resource", "limits"}),
     ("system delete-defaults", {"limits", "on_unavailable"}),
     ("namespace register eu", {"registered"}),

@@ -19,12 +19,20 @@ from headgate.core.levels import (
     Lookup,
     Mode,
     OnUnavailable,
+    Plan,
     StoredLevel,
+    explain,
     resolve,
 )
 from headgate.core.limits import Limit
-from headgate.core.plan import Cache, CacheStats, Plan
-from headgate.core.plan_cache import SHARED_PLANS_MAX, SharedPlans, make_plan
+from headgate.core.plan import (
+    SHARED_REQUEST_PLANS_MAX,
+    Cache,
+    CacheStats,
+    RequestPlan,
+    SharedRequestPlans,
+)
+from headgate.core.plan_cache import make_request_plan
 from headgate.core.record import Terms
 from tests.core.kit import LAW
 
@@ -32,6 +40,9 @@ from tests.core.kit import LAW
 NAMES = {
     level: ("all", level, f"pair{place}", f"pair{place + 1}") for place, level in enumerate(LEVELS)
 }
+
+
+PLAN_VERSION = 77  # of both its levels: a plan is one document
 
 
 def limits_at(level: str) -> tuple[Limit, ...]:
@@ -43,10 +54,16 @@ def standing_with(present: dict[str, bool]) -> EntityConfig:
         version = LEVELS.index(level) + 10
         return StoredLevel(limits_at(level), version) if present[level] else None
 
-    return EntityConfig("key-1", None, *(stored(level) for level in LEVELS[:4]))
+    plan = None
+    if present["plan"] or present["plan_resource"]:
+        given = limits_at("plan") if present["plan"] else ()
+        of_resource = {"gpt-4": limits_at("plan_resource")} if present["plan_resource"] else {}
+        plan = Plan("pro", given, of_resource, PLAN_VERSION)
+    names = ("entity", "entity_default", "resource", "system")
+    return EntityConfig("key-1", None, *(stored(level) for level in names), plan)
 
 
-@pytest.mark.parametrize("flags", list(product((False, True), repeat=5)))
+@pytest.mark.parametrize("flags", list(product((False, True), repeat=len(LEVELS))))
 def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[bool, ...]) -> None:
     present = dict(zip(LEVELS, flags, strict=True))
     defaults = Defaults(limits_at("limiter") if present["limiter"] else ())
@@ -59,7 +76,8 @@ def test_every_limit_comes_from_the_highest_level_that_names_it(flags: tuple[boo
         naming = [level for level in there if one.limit.name in NAMES[level]]
         assert one.level == naming[0]
         assert one.limit.capacity == LEVELS.index(naming[0]) + 1
-        assert one.version == (0 if naming[0] == "limiter" else one.limit.capacity + 9)
+        versions = {"limiter": 0, "plan": PLAN_VERSION, "plan_resource": PLAN_VERSION}
+        assert one.version == versions.get(naming[0], one.limit.capacity + 9)
         assert len(one.overrides) == len(naming) - 1
         assert one.source not in one.overrides
     stored = [level for level in there if level != "limiter"]
@@ -104,7 +122,7 @@ def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None
     seen: dict[Terms, Terms] = {}
     sources = []
     for lookup in (own, shared):
-        terms = make_plan("ns", "gpt-4", lookup, NO_DEFAULTS, None, seen).slots[0].terms
+        terms = make_request_plan("ns", "gpt-4", lookup, NO_DEFAULTS, None, seen).slots[0].terms
         seen.setdefault(terms, terms)
         sources.append(terms.sources)
     assert sources == [("entity",), ("resource",)]
@@ -115,17 +133,18 @@ def test_two_entities_with_equal_limits_are_each_told_their_own_source() -> None
 RESOURCE = StoredLevel((Limit.per_minute("rpm", 60), Limit.per_day("rpd", 900, soft=True)), 3)
 SYSTEM = StoredLevel((Limit.per_minute("tpm", 1000),), 2)
 COMMON = Lookup(7, (EntityConfig("ann", None, None, None, RESOURCE, SYSTEM),))
+SMALL = Limit.per_minute("rpm", 3)
 DEFAULTS = object()
 
 
-def _kept() -> SharedPlans:
-    shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
+def _kept() -> SharedRequestPlans:
+    shared = SharedRequestPlans()
+    plan = make_request_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
     shared.keep("ns", "r", COMMON, DEFAULTS, plan)
     return shared
 
 
-def _told(plan: Plan) -> object:
+def _told(plan: RequestPlan) -> object:
     slots = [(one.key, one.terms, one.names, one.bounds, one.each_max) for one in plan.slots]
     return slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass
 
@@ -140,7 +159,7 @@ def test_it_is_the_plan_that_would_be_made() -> None:
         entity = rng.choice((None, Entity("bob", metadata={"a": 1}), Entity("bob", cascade=True)))
         lookup = _of(entity=entity)
         copied = shared.copy("ns", "r", lookup, DEFAULTS)
-        assert _told(copied) == _told(make_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
+        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
 
 
 def test_what_differs_is_made_anew() -> None:
@@ -163,19 +182,64 @@ def test_what_differs_is_made_anew() -> None:
     assert shared.copy("ns", "r", _of(), DEFAULTS) is not None
 
 
+def test_what_one_plan_gives_is_copied_for_all_who_are_on_it() -> None:
+    """And for nobody else; each plan and each resource has a copy of its own."""
+    pro = Plan("pro", (Limit.per_minute("rpm", 5),), {"r": (Limit.per_day("rpd", 1),)}, 4)
+    free, changed = Plan("free", (), {}, 4), replace(pro, version=5)
+    shared = _kept()
+    for plan in (pro, free):
+        lookup = _of(plan=plan)
+        made = make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {})
+        assert shared.copy("ns", "r", lookup, DEFAULTS) is None
+        shared.keep("ns", "r", lookup, DEFAULTS, made)
+    for plan in (pro, free, None):
+        lookup = _of(plan=plan, entity=Entity("eve", plan="any"))
+        copied = shared.copy("ns", "r", lookup, DEFAULTS)
+        assert _told(copied) == _told(make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
+    assert shared.copy("ns", "r", _of(plan=changed), DEFAULTS) is None
+    assert shared.copy("ns", "r", _of(plan=pro, own=SYSTEM), DEFAULTS) is None
+
+
+def test_explain_says_which_plan_gives_a_limit_and_what_it_hides() -> None:
+    pro = Plan("pro", (Limit.per_minute("rpm", 5), Limit.per_day("tpd", 9)), {"r": (SMALL,)}, 4)
+    standing = replace(COMMON.lineage[0], plan=pro, entity=Entity("ann", plan="pro"))
+    found = explain([standing], "r", NO_DEFAULTS, 7)
+    assert [(one.level, one.source, one.overrides) for one in found.limits] == [
+        ("plan_resource", "plan pro for r", ("plan pro for every resource", "resource r")),
+        ("plan", "plan pro for every resource", ()),
+        ("resource", "resource r", ()),
+        ("system", "system defaults", ()),
+    ]
+    assert found.plan == "pro"
+    assert str(found).startswith("ann on r (plan pro)\n  rpm: 3/60s  <- plan pro for r (over plan")
+    assert resolve(standing, "other").given[0].source == "plan pro for every resource"
+
+
+def test_a_parent_on_a_plan_was_given_its_limits_on_purpose() -> None:
+    """So nobody is warned that it caps its children; one on the defaults is worth a warning, also
+    where the child's own limit is its plan's."""
+    small, large = Plan("s", (SMALL,), {}, 1), Plan("l", (Limit.per_minute("rpm", 50),), {}, 1)
+    child = EntityConfig("c", Entity("c"), None, None, None, None, large)
+    for plan, warned in ((small, 0), (None, 1)):
+        parent = EntityConfig("p", None, None, None, StoredLevel((SMALL,), 1), None, plan)
+        assert len(explain([child, parent], "r", NO_DEFAULTS, 1).warnings) == warned
+
+
 def test_an_entity_with_limits_of_its_own_is_not_shared() -> None:
-    shared = SharedPlans()
+    shared = SharedRequestPlans()
     lookup = _of(own=SYSTEM)
-    shared.keep("ns", "r", lookup, DEFAULTS, make_plan("ns", "r", lookup, NO_DEFAULTS, None, {}))
+    shared.keep(
+        "ns", "r", lookup, DEFAULTS, make_request_plan("ns", "r", lookup, NO_DEFAULTS, None, {})
+    )
     assert shared.copy("ns", "r", COMMON, DEFAULTS) is None
 
 
 def test_shared_plans_are_bounded() -> None:
-    shared = SharedPlans()
-    plan = make_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
-    for number in range(SHARED_PLANS_MAX + 10):
+    shared = SharedRequestPlans()
+    plan = make_request_plan("ns", "r", COMMON, NO_DEFAULTS, None, {})
+    for number in range(SHARED_REQUEST_PLANS_MAX + 10):
         shared.keep("ns", f"r{number}", COMMON, DEFAULTS, plan)
-        assert len(shared._kept) <= SHARED_PLANS_MAX
+        assert len(shared._kept) <= SHARED_REQUEST_PLANS_MAX
 
 
 # A cache is bounded, forgets in time, and knows what is not there.

@@ -26,6 +26,8 @@ RAISED: list[HeadgateError] = [
     errors.LeaseExpiredError(),
     errors.EntityNotFoundError("user-1"),
     errors.EntityExistsError("user-1"),
+    errors.PlanNotFoundError("pro"),
+    errors.PlanInUseError("pro", 7, ["a", "b"]),
     errors.NamespaceNotFoundError("eu"),
     errors.NamespaceStateError("eu", "deleted", "recover it"),
     errors.VersionMismatchError("the head", 3, 4),

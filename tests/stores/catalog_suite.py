@@ -20,6 +20,8 @@ from headgate.core.errors import (
     EntityNotFoundError,
     HeadgateError,
     NamespaceStateError,
+    PlanInUseError,
+    PlanNotFoundError,
     ValidationError,
     VersionMismatchError,
 )
@@ -37,6 +39,7 @@ LEVELS = [
     *(Level(None, resource) for resource in RESOURCES),
     *(Level(e, resource) for e in ENTITIES for resource in (*RESOURCES, DEFAULT_RESOURCE)),
 ]
+PLANS = ["free", "pro", "a"]
 Call = Callable[[Backend, str], Coroutine[Any, Any, Any]]
 
 
@@ -56,15 +59,19 @@ class Changes:
 
     def next(self) -> Call:
         self.now_ms += 1
-        verbs = (self.create, self.update, self.set, self.set, self.drop_level, self.delete)
+        verbs = (
+            self.create, self.update, self.set, self.set, self.drop_level, self.delete,
+            self.set_plan, self.drop_plan,
+        )  # fmt: skip
         return self.dice.choice(verbs)()
 
     def create(self) -> Call:
         name = self.dice.choice((None, "Ünïcode \ud800", "'; DROP TABLE entities"))
         parent_id = self.dice.choice((None, *ENTITIES))
         entity = Entity(
-            self.dice.choice(ENTITIES), name, parent_id, self.dice.random() < 0.6, {"k": [1, None]}
-        )
+            self.dice.choice(ENTITIES), name, parent_id, self.dice.random() < 0.6, {"k": [1, None]},
+            plan=self.dice.choice((None, None, *PLANS)),
+        )  # fmt: skip
         now_ms = self.now_ms
         return lambda b, ns: b.catalog.create_entity(ns, entity, "me\ud800", now_ms)
 
@@ -75,6 +82,8 @@ class Changes:
                 {"parent_id": self.dice.choice((None, *ENTITIES)), "cascade": True},
                 {"mode": self.dice.choice(list(Mode))},
                 {"name": "n", "metadata": {"deep": {"er": 1.5}}},
+                {"plan": self.dice.choice((None, *PLANS))},
+                {"plan": self.dice.choice(PLANS)},
             )
         )
         version, now_ms = self.dice.choice((None, None, 1, 2)), self.now_ms
@@ -99,6 +108,16 @@ class Changes:
         level, now_ms = self.dice.choice(LEVELS), self.now_ms
         return lambda b, ns: b.catalog.delete_stored(ns, level, None, now_ms)
 
+    def set_plan(self) -> Call:
+        name, resource = self.dice.choice(PLANS), self.dice.choice((None, *RESOURCES))
+        limits = (Limit.per_minute("rpm", self.dice.randint(1, 9)),) * self.dice.randint(0, 1)
+        now_ms = self.now_ms
+        return lambda b, ns: b.catalog.set_plan(ns, name, resource, limits, "p", now_ms)
+
+    def drop_plan(self) -> Call:
+        name, unassign, now_ms = self.dice.choice(PLANS), self.dice.random() < 0.3, self.now_ms
+        return lambda b, ns: b.catalog.delete_plan(ns, name, None, now_ms, unassign=unassign)
+
     def delete(self) -> Call:
         entity_id, now_ms = self.dice.choice(ENTITIES), self.now_ms
         return lambda b, ns: b.catalog.delete_entity(ns, entity_id, None, now_ms)
@@ -111,6 +130,12 @@ async def everything(backend: Backend, namespace: str) -> list[Any]:
     for entity_id in ENTITIES:
         found.append(await catalog.lookup(namespace, entity_id, "x"))
         found.append(await catalog.get_entity(namespace, entity_id))
+    for name in PLANS:
+        plan = await catalog.get_plan(namespace, name)
+        found += [plan, None if plan is None else plan.entities]
+        found.append(await catalog.list_entities_on_plan(namespace, name, limit=2, cursor="a"))
+    page = await catalog.list_plans(namespace, limit=2, cursor=None)
+    found += [page, [plan.entities for plan in page.items]]
     for parent_id in (None, *ENTITIES):
         cursor: str | None = None
         for _ in ENTITIES:
@@ -131,7 +156,10 @@ async def everything(backend: Backend, namespace: str) -> list[Any]:
 
 async def trail(backend: Backend, namespace: str) -> list[Any]:
     """The audit of everybody, without the ids that chance makes."""
-    subjects = [*ENTITIES, "$SYSTEM", *(f"$RESOURCE:{resource}" for resource in RESOURCES)]
+    subjects = [
+        *ENTITIES, "$SYSTEM", *(f"$RESOURCE:{resource}" for resource in RESOURCES),
+        *(f"$PLAN:{name}" for name in PLANS),
+    ]  # fmt: skip
     return [
         replace(event, event_id="", details=without_id(event.details))
         for subject in subjects
@@ -234,6 +262,21 @@ class CatalogModel:
             "entity_deleted", "entity_created",
         ]  # fmt: skip
 
+    def test_a_plan_of_too_many_for_one_commit_goes_in_steps(
+        self, pair: Pair, small_steps: None
+    ) -> None:
+        catalog, ns = pair.catalog, pair.ns
+        run(catalog.set_plan(ns, "pro", None, (RPM,), None, NOW_MS))
+        for n in range(10):
+            run(catalog.create_entity(ns, Entity(f"c{n}", plan="pro"), None, NOW_MS))
+        with pytest.raises(PlanInUseError, match="that of 10 entities: c0, c1"):
+            run(catalog.delete_plan(ns, "pro", None, NOW_MS))
+        assert run(catalog.delete_plan(ns, "pro", None, NOW_MS, unassign=True)) == 10
+        left = run(catalog.list_entities(ns, parent_id=None, limit=99, cursor=None)).items
+        assert [(one.plan, one.version) for one in left] == [(None, 2)] * 10
+        [deleted, _] = run(pair.backend.ledger.audit(ns, "$PLAN:pro", limit=9, before=None))
+        assert deleted.details["unassigned"] == 10
+
     def test_names_that_look_like_keys_collide_with_nothing(self, pair: Pair) -> None:
         catalog, ns = pair.catalog, pair.ns
         names = ["x", "x:config", "x:", "x.x", "X", "META", "hg:e:x", "e", "c", "x-", "0"]
@@ -252,6 +295,12 @@ class CatalogModel:
         for name in names:
             run(catalog.create_entity(ns, Entity(name, name), None, NOW_MS))
         run(catalog.delete_entity(ns, "x", None, NOW_MS))
+        plans = [name for name in names if ":" not in name]
+        for n, name in enumerate(plans):
+            limits = (Limit.per_minute("rpm", n + 1),)
+            run(catalog.set_plan(ns, name, None, limits, None, NOW_MS))
+        for n, name in enumerate(plans):
+            assert run(catalog.get_plan(ns, name)).limits[0].capacity == n + 1
         for level in levels:
             stored = run(catalog.get_stored(ns, level))
             assert (stored is None) == (level.entity_id == "x")
@@ -268,6 +317,14 @@ class CatalogModel:
             pair.create(name, "p")
             level = Level(name, "r")
             pair.both(lambda b, ns, at=level: b.catalog.update_stored(ns, at, LIMITS, None, NOW_MS))
+        for name in ("c0", "c1"):
+            plan = name
+            pair.both(lambda b, ns, of=plan: b.catalog.set_plan(ns, of, None, (), None, NOW_MS))
+            pair.both(
+                lambda b, ns, e=name: b.catalog.update_entity(ns, e, {"plan": "c0"}, None, NOW_MS)
+            )
+        pair.both(lambda b, ns: b.catalog.list_plans(ns, limit=9, cursor=cursor))
+        pair.both(lambda b, ns: b.catalog.list_entities_on_plan(ns, "c0", limit=9, cursor=cursor))
         for parent_id in (None, "p"):
             pair.both(
                 lambda b, ns, parent=parent_id: b.catalog.list_entities(
@@ -315,6 +372,16 @@ class Two:
     def set_parent(self, entity_id: str, parent_id: str) -> None:
         change = {"parent_id": parent_id}
         run(self.catalog.update_entity(self.ns, entity_id, change, None, NOW_MS))
+
+    def plan(self, name: str, *limits: Limit, resource: str | None = None) -> None:
+        run(self.catalog.set_plan(self.ns, name, resource, limits, None, NOW_MS))
+
+    def assign(self, entity_id: str, plan: str | None) -> None:
+        run(self.catalog.update_entity(self.ns, entity_id, {"plan": plan}, None, NOW_MS))
+
+    def plan_of(self, entity_id: str) -> str | None:
+        found = run(self.catalog.get_entity(self.ns, entity_id))
+        return found.plan
 
     def limit(self, level: Level) -> None:
         run(self.catalog.update_stored(self.ns, level, LIMITS, None, NOW_MS))
@@ -390,6 +457,58 @@ class CatalogRaces:
         run(two.slow.delete_entity(two.ns, "p", None, NOW_MS))
         assert run(two.catalog.get_stored(two.ns, Level("p", "s"))) is None
         assert run(two.catalog.list_resources(two.ns, of_entities=True)) == []
+
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_a_plan_that_goes_before_the_commit_is_missed(self, two: Two, exists: bool) -> None:
+        two.plan("pro", RPM)
+        if exists:
+            two.create("e")
+        two.meanwhile(lambda: run(two.catalog.delete_plan(two.ns, "pro", None, NOW_MS)))
+        with pytest.raises(PlanNotFoundError):
+            if exists:
+                run(two.slow.update_entity(two.ns, "e", {"plan": "pro"}, None, NOW_MS))
+            else:
+                run(two.slow.create_entity(two.ns, Entity("e", plan="pro"), None, NOW_MS))
+        assert run(two.catalog.get_plan(two.ns, "pro")) is None
+
+    def test_whoever_comes_to_a_plan_before_its_deletion_keeps_it(self, two: Two) -> None:
+        two.plan("pro", RPM)
+        two.create("e")
+        two.meanwhile(lambda: two.assign("e", "pro"))
+        with pytest.raises(PlanInUseError, match="that of 1 entity: e;"):
+            run(two.slow.delete_plan(two.ns, "pro", None, NOW_MS))
+        assert two.plan_of("e") == "pro"
+
+    def test_whoever_changes_places_before_the_deletion_is_seen(self, two: Two) -> None:
+        for name in ("pro", "free"):
+            two.plan(name, RPM)
+        for name, plan in (("one", "pro"), ("two", "free")):
+            two.create(name)
+            two.assign(name, plan)
+
+        def exchange() -> None:
+            two.assign("one", "free")
+            two.assign("two", "pro")
+
+        two.meanwhile(exchange)
+        assert run(two.slow.delete_plan(two.ns, "pro", None, NOW_MS, unassign=True)) == 1
+        assert [two.plan_of(name) for name in ("one", "two")] == ["free", None]
+        assert run(two.catalog.get_plan(two.ns, "free")).entities == 1
+
+    def test_two_resources_of_a_plan_set_at_once_are_both_kept(self, two: Two) -> None:
+        two.plan("pro", RPM)
+        two.meanwhile(lambda: two.plan("pro", RPM, resource="a"))
+        after = run(two.slow.set_plan(two.ns, "pro", "b", (RPM,), None, NOW_MS))
+        assert (after.resources, after.version) == ({"a": (RPM,), "b": (RPM,)}, 3)
+        assert run(two.catalog.get_plan(two.ns, "pro")) == after
+
+    def test_an_entity_that_goes_before_it_is_assigned_is_missed(self, two: Two) -> None:
+        two.plan("pro", RPM)
+        two.create("e")
+        two.meanwhile(lambda: run(two.catalog.delete_entity(two.ns, "e", None, NOW_MS)))
+        with pytest.raises(EntityNotFoundError):
+            run(two.slow.update_entity(two.ns, "e", {"plan": "pro"}, None, NOW_MS))
+        assert run(two.catalog.get_plan(two.ns, "pro")).entities == 0
 
     def test_an_entity_made_anew_meanwhile_is_not_taken_for_the_old(self, two: Two) -> None:
         two.create("a")

@@ -86,6 +86,6 @@ def test_every_word_of_the_design_is_in_the_glossary() -> None:
 
 
 WORDS = """
-Limit Entity Resource Bucket Demand Verdict Lease Store Catalog Ledger Repository Layer Plan Port
-Shard Generation Slack Epoch Debt Credit Cascade
+Limit Entity Resource Bucket Demand Verdict Lease Store Catalog Ledger Repository Layer Plan
+RequestPlan Port Shard Generation Slack Epoch Debt Credit Cascade
 """

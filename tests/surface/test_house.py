@@ -35,18 +35,18 @@ AMBIGUOUS = {"Lease", "LimitMiddleware", "RateLimit"}
 # Lines of Python a package may have. Lowered when it shrinks; raised only by a commit that adds a
 # feature and says so.
 BUDGETS = {
-    ".": 1276,
-    "admin": 1556,
-    "aws": 3233,
-    "cli": 4207,
+    ".": 1287,
+    "admin": 1758,
+    "aws": 3234,
+    "cli": 4434,
     "client": 1800,
-    "core": 5799,
-    "declare": 754,
+    "core": 5919,
+    "declare": 825,
     "integrations": 2292,
     "layers": 1389,
-    "service": 13013,
-    "stores": 14541,
-    "testing": 2227,
+    "service": 13201,
+    "stores": 15131,
+    "testing": 2490,
     "transport": 1858,
 }
 
@@ -55,6 +55,7 @@ PURE = (
     "admin/",
     "client/",
     "stores/catalog.py",
+    "stores/plans.py",
     "stores/records.py",
     "stores/dynamodb/protocol/",
     "stores/dynamodb/sharding/",

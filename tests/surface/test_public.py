@@ -25,9 +25,10 @@ NAMES = """
 AuditEvent BucketState CacheStats ClockStoppedError DemandTooLarge DisabledError Entity
 EntityExistsError EntityNotFoundError Event HeadgateError IncompatibleSchemaError
 InvalidIdentifierError InvalidNameError Lease LeaseExpiredError Limit LimitStatus
-NamespaceNotFoundError NamespaceStateError OnUnavailable RateLimitExceeded RateLimiter
-RateLimiterClosed RateLimiterUnavailable Repository StoreDenied SyncLease SyncRateLimiter
-SyncRepository UsageSnapshot ValidationError Verdict VersionMismatchError
+NamespaceNotFoundError NamespaceStateError OnUnavailable Plan PlanInUseError
+PlanNotFoundError RateLimitExceeded RateLimiter RateLimiterClosed RateLimiterUnavailable Repository
+StoreDenied SyncLease SyncRateLimiter SyncRepository UsageSnapshot ValidationError
+Verdict VersionMismatchError
 """.split()
 
 

@@ -24,6 +24,7 @@ from headgate.core.levels import (
     Mode,
     Namespace,
     OnUnavailable,
+    Plan,
     StoredLevel,
 )
 from headgate.core.limits import Limit
@@ -49,6 +50,7 @@ def entity_as_json(entity: Entity) -> dict[str, Any]:
         "mode": entity.mode.value,
         "version": entity.version,
         "created_at": iso_time(entity.created_ms),
+        "plan": entity.plan,
     }
 
 
@@ -71,6 +73,35 @@ def stored_from_json(values: Mapping[str, Any]) -> StoredLevel:
         values["version"],
         OnUnavailable(rule) if rule else None,
         Mode(values["mode"]),
+    )
+
+
+def plan_as_json(plan: Plan | None) -> dict[str, Any] | None:
+    """A plan as audit events and stores write it."""
+    if plan is None:
+        return None
+    return {
+        "name": plan.name,
+        "limits": limits_as_json(plan.limits),
+        "resources": {name: limits_as_json(given) for name, given in plan.resources.items()},
+        "version": plan.version,
+    }
+
+
+def listed_plan_as_json(plan: Plan) -> dict[str, Any]:
+    """A plan as people are told of it: with how many entities refer to it."""
+    return {**(plan_as_json(plan) or {}), "entities": plan.entities}
+
+
+def plan_from_json(values: Mapping[str, Any]) -> Plan:
+    return Plan(
+        values["name"],
+        tuple(Limit.from_dict(limit) for limit in values["limits"]),
+        {
+            name: tuple(Limit.from_dict(limit) for limit in given)
+            for name, given in values["resources"].items()
+        },
+        values["version"],
     )
 
 
@@ -123,6 +154,7 @@ def explanation_as_json(found: Explanation, now_ms: int) -> dict[str, Any]:
     return {
         "entity_id": found.entity_id,
         "resource": found.resource,
+        "plan": found.plan,
         "limits": [
             {
                 "limit": given.limit.to_dict(),

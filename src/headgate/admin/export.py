@@ -1,4 +1,4 @@
-"""A namespace's entities, limits and usage as lines of JSON, out of one store and into another.
+"""A namespace as lines of JSON, out of one store and into another: plans, entities, limits, usage.
 
 Buckets stay behind: in the new store everybody begins with full ones. A file begins with a line of
 the kind `headgate` and ends with one of the kind `end` that counts the others, so a file that was
@@ -12,12 +12,19 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from headgate.admin.documents import entity_as_json, stored_as_json, usage_as_json
+from headgate.admin.documents import (
+    entity_as_json,
+    plan_as_json,
+    plan_from_json,
+    stored_as_json,
+    usage_as_json,
+)
 from headgate.admin.operations import parse_entity
+from headgate.admin.plans import parse_plan_limits
 from headgate.admin.reports import PAGE_MAX, pages
 from headgate.core.errors import ValidationError
 from headgate.core.history import WindowUsage, parse_time_ms, parse_window_type, window_around
-from headgate.core.levels import Entity, Level, Mode, OnUnavailable
+from headgate.core.levels import Entity, Level, Mode, OnUnavailable, Plan
 from headgate.core.limits import (
     Limit,
     parse_amount,
@@ -25,16 +32,22 @@ from headgate.core.limits import (
     parse_entity_id,
     parse_limit_name,
     parse_limits,
+    parse_plan_name,
     parse_resource,
 )
 from headgate.core.refill.bucket import MILLI
 from headgate.declare.apply import stored_levels
 from headgate.repository import Repository
+from headgate.stores.plans import check_plan_size
 
 FORMAT = 1
-LINE_BYTES_MAX = 64 * 1024
+LINE_BYTES_MAX = 128 * 1024  # a plan with all the limits it may have, names of any length
 COUNTERS_MAX = 64
-ENTITY_FIELDS = ("id", "name", "parent_id", "cascade", "mode")  # those that a store does not make
+# Those that a store does not make. Only of an entity that is on a plan a line says so, and the end
+# counts plans where there are some: an export without any can be read by who knows none.
+ENTITY_FIELDS = ("id", "name", "parent_id", "cascade", "mode")
+
+PLAN_FIELDS = ("name", "limits", "resources")
 
 ExportLine = dict[str, Any]
 
@@ -59,31 +72,40 @@ class ExportedUsage(NamedTuple):
     tells_cascaded: bool = True
 
 
-ExportedItem = Entity | ExportedLevel | ExportedUsage
+ExportedItem = Plan | Entity | ExportedLevel | ExportedUsage
 
 
 async def export_lines(repository: Repository, *, usage: bool = True) -> AsyncIterator[ExportLine]:
-    """Every line of an export: entities, then levels, then usage, newest window first."""
+    """Every line of an export: plans, entities, then levels, then usage, newest window first."""
     yield {
         "kind": "headgate",
         "format": FORMAT,
         "namespace": repository.namespace_name,
         "store": repository.capabilities.name,
     }
-    counts = {"entity": 0, "level": 0, "usage": 0}
+    counts = {"plan": 0, "entity": 0, "level": 0, "usage": 0}
     async for line in _lines(repository, usage):
         counts[line["kind"]] += 1
         yield line
-    yield {"kind": "end", **counts}
+    yield {"kind": "end", **_shown_counts(counts)}
+
+
+def _shown_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    return {kind: count for kind, count in counts.items() if count or kind != "plan"}
 
 
 async def _lines(repository: Repository, usage: bool) -> AsyncIterator[ExportLine]:
+    async for plans in pages(lambda cursor: repository.list_plans(PAGE_MAX, cursor)):
+        for plan in plans:
+            shown = plan_as_json(plan) or {}
+            yield {"kind": "plan", **{name: shown[name] for name in PLAN_FIELDS}}
     async for entities in pages(lambda cursor: repository.list_entities(PAGE_MAX, cursor)):
         for entity in entities:
             shown = entity_as_json(entity)
             yield {
                 "kind": "entity",
                 **{name: shown[name] for name in ENTITY_FIELDS},
+                **({} if entity.plan is None else {"plan": entity.plan}),
                 "metadata": dict(entity.metadata),  # whole: nothing of it may get lost on the way
             }
     namespace = await repository.configs.namespace_id()
@@ -114,7 +136,7 @@ class LineError(ValidationError):
 
 def read_lines(lines: Iterable[bytes]) -> Iterable[ExportedItem]:
     """What the lines hold, each checked; the last must be the end that counts them all."""
-    counts = {"entity": 0, "level": 0, "usage": 0}
+    counts = {"plan": 0, "entity": 0, "level": 0, "usage": 0}
     ended = False
     number = 0
     for number, raw in enumerate(lines, start=1):
@@ -126,8 +148,9 @@ def read_lines(lines: Iterable[bytes]) -> Iterable[ExportedItem]:
             _check_header(kind, line)
         elif kind == "end":
             ended = True
-            if line != counts:
-                raise LineError(number, f"counts {line}, but there were {counts}; export it again")
+            found = _shown_counts(counts)
+            if line != found:
+                raise LineError(number, f"counts {line}, but there were {found}; export it again")
         else:
             yield _parse_line(number, kind, line)
             counts[kind] += 1
@@ -169,8 +192,22 @@ def _parse_line(number: int, kind: object, line: ExportLine) -> ExportedItem:
 def _entity(line: ExportLine) -> Entity:
     if line["metadata"] is None:
         raise ValueError("metadata is a mapping; {} says nothing")
-    told = (line[name] for name in ("id", "name", "parent_id", "cascade", "metadata"))
-    return replace(parse_entity(*told), mode=Mode(line["mode"]))
+    entity = parse_entity(
+        line["id"], line["name"], line["parent_id"], line["cascade"], line["metadata"],
+        line.get("plan"),
+    )  # fmt: skip
+    return replace(entity, mode=Mode(line["mode"]))
+
+
+def _plan(line: ExportLine) -> Plan:
+    plan = plan_from_json({**line, "version": 0})
+    check_plan_size(plan)
+    for limits in (plan.limits, *plan.resources.values()):
+        parse_plan_limits(limits)
+    if not all(plan.resources.values()):
+        raise ValueError("a resource without limits of its own is not named")
+    resources = {parse_resource(name): limits for name, limits in plan.resources.items()}
+    return replace(plan, name=parse_plan_name(plan.name), resources=resources)
 
 
 def _level(line: ExportLine) -> ExportedLevel:
@@ -224,6 +261,7 @@ def _counters(field: str, counters: object) -> dict[str, int]:
 
 
 READERS: dict[str, Callable[[ExportLine], ExportedItem]] = {
+    "plan": _plan,
     "entity": _entity,
     "level": _level,
     "usage": _usage,

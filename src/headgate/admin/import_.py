@@ -10,13 +10,13 @@ from typing import Any
 from headgate.admin.export import ExportedItem, ExportedLevel, ExportedUsage
 from headgate.core.errors import EntityExistsError, HeadgateError
 from headgate.core.history import WindowUsage, nonzero, parse_principal
-from headgate.core.levels import Entity, Mode, StoredLevel, check_parent, parents_first
+from headgate.core.levels import Entity, Mode, Plan, StoredLevel, check_parent, parents_first
 from headgate.core.refill.bucket import MILLI
 from headgate.repository import Repository
 
 BATCH = 500
-KINDS = ("entity", "level", "usage")
-COMPARED_FIELDS = ("name", "parent_id", "cascade", "metadata", "mode")
+KINDS = ("plan", "entity", "level", "usage")
+COMPARED_FIELDS = ("name", "parent_id", "cascade", "metadata", "mode", "plan")
 NOTHING_STORED = {"limits": (), "on_unavailable": None, "mode": Mode.NORMAL}
 
 Report = Callable[[int], None]
@@ -67,10 +67,10 @@ async def import_lines(
 ) -> ImportCounts:
     """How many of each kind were written and how many skipped.
 
-    Entities may come in any order, ahead of the rest. Each line is one write, and parents are
-    written before their children: so an import that is cut short leaves nothing half done, and the
-    same import again goes on where it ended. Stores without `add_usage` keep no usage of elsewhere:
-    its lines are skipped.
+    Plans come first, then entities in any order, then the rest. Each line is one write, and parents
+    are written before their children: so an import that is cut short leaves nothing half done, and
+    the same import again goes on where it ended. Stores without `add_usage` keep no usage of
+    elsewhere: its lines are skipped.
     """
     parse_principal(principal)
     namespace = await repository.configs.namespace_id()
@@ -79,7 +79,9 @@ async def import_lines(
     for one in moved:
         if not isinstance(one, Entity) or one.id in importer.entities:
             await importer.write_entities()
-        if isinstance(one, Entity):
+        if isinstance(one, Plan):
+            await importer.plan(one)
+        elif isinstance(one, Entity):
             importer.entities[one.id] = one
         elif isinstance(one, ExportedLevel):
             await importer.level(one)
@@ -128,6 +130,16 @@ class _Importer:
                 return
             await self.repository._change_entity(entity.id, changes, self.principal)
         self._count("entity", True)
+
+    async def plan(self, plan: Plan) -> None:
+        found = await self.repository.get_plan(plan.name)
+        if found is not None:
+            same = (found.limits, found.resources) == (plan.limits, plan.resources)
+            if self._is_kept("plan", same, f"another plan {plan.name!r}"):
+                return
+        catalog, now_ms = self.repository.backend.catalog, self.repository.clock()
+        await catalog.replace_plan(self.namespace, plan, self.principal, now_ms)
+        self._count("plan", True)
 
     async def level(self, moved: ExportedLevel) -> None:
         catalog = self.repository.backend.catalog

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headgate.admin.plans import PlanAdmin
 from headgate.admin.reports import (
     PAGE_MAX,
     AdminBase,
@@ -26,6 +27,7 @@ from headgate.core.limits import (
     parse_config_resource,
     parse_entity_id,
     parse_limits,
+    parse_plan_name,
     parse_resource,
 )
 
@@ -44,9 +46,10 @@ class EntityAdmin(AdminBase):
         cascade: bool = False,
         metadata: Mapping[str, Any] | None = None,
         principal: str | None = None,
+        plan: str | None = None,
     ) -> Entity:
         """A new entity; EntityExistsError where the id is taken."""
-        entity = parse_entity(entity_id, name, parent_id, cascade, metadata)
+        entity = parse_entity(entity_id, name, parent_id, cascade, metadata, plan)
         return await self._create_entity(entity, principal)
 
     async def _create_entity(self, entity: Entity, principal: str | None) -> Entity:
@@ -180,7 +183,7 @@ class EntityAdmin(AdminBase):
         principal: str | None,
         version: int | None = None,
     ) -> Entity:
-        """Some of name, parent_id, cascade, metadata and mode are other ones from now on."""
+        """Some of name, parent_id, cascade, metadata, mode and plan are other ones from now on."""
         parse_entity_id(entity_id)
         parse_principal(principal)
         namespace = await self.configs.namespace_id()
@@ -192,7 +195,7 @@ class EntityAdmin(AdminBase):
 
 
 class LimitAdmin(AdminBase):
-    """What is stored at the four levels: entity, entity default, resource, system."""
+    """What is stored at these levels: entity, entity default, resource, system."""
 
     async def set_limits(
         self,
@@ -290,7 +293,12 @@ class LimitAdmin(AdminBase):
 
 
 def parse_entity(
-    entity_id: object, name: object, parent_id: object, cascade: object, metadata: object
+    entity_id: object,
+    name: object,
+    parent_id: object,
+    cascade: object,
+    metadata: object,
+    plan: object = None,
 ) -> Entity:
     """A new entity of what a caller says about it, every part of it checked."""
     return Entity(
@@ -299,6 +307,7 @@ def parse_entity(
         None if parent_id is None else parse_entity_id(parent_id, "parent_id"),
         _parse_flag("cascade", cascade),
         _parse_metadata(metadata),
+        plan=None if plan is None else parse_plan_name(plan),
     )
 
 
@@ -338,5 +347,5 @@ def _parse_metadata(metadata: object) -> dict[str, Any]:
 # All operator flows together: what a limiter and a repository both offer.
 
 
-class Operations(EntityAdmin, LimitAdmin, Reports):
-    """Entities, stored limits, buckets and history of one namespace."""
+class Operations(EntityAdmin, LimitAdmin, PlanAdmin, Reports):
+    """Entities, stored limits, plans, buckets and history of one namespace."""

@@ -176,7 +176,8 @@ class Reports(AdminBase):
         """Who changed what, newest first: of one entity, or of the whole namespace.
 
         `start_event_id` continues after that event. Config levels are kept under `$SYSTEM` and
-        `$RESOURCE:name`, refused callers under `$ACCESS`. Times are ISO 8601, a datetime or ms.
+        `$RESOURCE:name`, plans under `$PLAN:name`, refused callers under `$ACCESS`. Times are ISO
+        8601, a datetime or ms.
         """
         query = parse_audit_query(entity_id, action, principal, resource, start_time, end_time)
         cursor = parse_audit_cursor("start_event_id", start_event_id)

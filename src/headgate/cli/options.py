@@ -211,7 +211,7 @@ def parse_object(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise click.BadParameter(f"this is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise click.BadParameter('it must be a JSON object, e.g. \'{"plan": "gold"}\'')
+        raise click.BadParameter('it must be a JSON object, e.g. \'{"region": "eu"}\'')
     return found
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
+from headgate.admin.documents import plan_from_json
 from headgate.cli.session import UNAVAILABLE, USAGE, CommandFailed, Misuse, command_path
 from headgate.client.answers import CheckAnswer, ClientError, Health, Unauthorised, Unavailable
 from headgate.client.client import KEY_VARIABLE, Client
@@ -23,7 +25,15 @@ from headgate.core.history import (
     UsageSummary,
     summarize,
 )
-from headgate.core.levels import Entity, Explanation, Mode, Namespace, OnUnavailable, SourcedLimit
+from headgate.core.levels import (
+    Entity,
+    Explanation,
+    Mode,
+    Namespace,
+    OnUnavailable,
+    Plan,
+    SourcedLimit,
+)
 from headgate.core.limits import DEFAULT_RESOURCE, Limit
 from headgate.core.refill.bucket import MILLI
 from headgate.core.refill.resets import make_resets
@@ -155,6 +165,38 @@ class RemoteRepository:
         if rule is not None:
             body["on_unavailable"] = rule.value
         self._send("PUT", path, body)
+
+    # Plans.
+
+    def set_plan(self, name: str, limits: list[Limit], resource: str | None, by: str) -> None:
+        if resource is None:
+            self._put_limits(self._of("plans", name), limits)
+        elif limits:
+            self._put_limits(self._of("plans", name, "limits", resource), limits)
+        else:
+            self._send("DELETE", self._of("plans", name, "limits", resource))
+
+    def get_plan(self, name: str) -> Plan | None:
+        found = self._find(self._of("plans", name))
+        return None if found is None else _plan(found)
+
+    def list_plans(self, limit: int, cursor: str | None) -> tuple[list[Plan], str | None]:
+        found = self._read("plans", limit=limit, cursor=cursor)
+        return [_plan(one) for one in found["items"]], found["cursor"]
+
+    def list_entities_on_plan(
+        self, name: str, limit: int, cursor: str | None
+    ) -> tuple[list[str], str | None]:
+        found = self._read(f"plans/{_part(name)}/entities", limit=limit, cursor=cursor)
+        return found["items"], found["cursor"]
+
+    def delete_plan(self, name: str, *, unassign: bool, principal: str) -> int:
+        path = self._of("plans", name) + ("?unassign=true" if unassign else "")
+        freed: int = self._send("DELETE", path)["unassigned"]
+        return freed
+
+    def assign_plan(self, entity_id: str, plan: str | None, principal: str) -> Entity:
+        return _entity(self._send("PUT", self._of("entities", entity_id, "plan"), {"plan": plan}))
 
     # Buckets and what was used.
 
@@ -310,7 +352,7 @@ class RemoteRepository:
         try:
             return self._send("GET", path)
         except ServiceFailure as failure:
-            if failure.code in ("NOT_FOUND", "ENTITY_NOT_FOUND"):
+            if failure.code in ("NOT_FOUND", "ENTITY_NOT_FOUND", "PLAN_NOT_FOUND"):
                 return None
             raise
 
@@ -425,6 +467,10 @@ def _namespace(document: Mapping[str, Any]) -> Namespace:
     )  # fmt: skip
 
 
+def _plan(document: Mapping[str, Any]) -> Plan:
+    return replace(plan_from_json(document), entities=document["entities"])
+
+
 def _bucket(document: Mapping[str, Any]) -> BucketState:
     return BucketState(
         document["entity_id"], document["resource"], document["limit"],
@@ -449,4 +495,5 @@ def _explanation(document: Mapping[str, Any]) -> Explanation:
         document["entity_id"], document["resource"], tuple(given),
         OnUnavailable(rule) if rule else None, Mode(document["mode"]), document["mode_source"],
         document["version"], tuple(map(_explanation, document["parents"])),
+        document.get("plan"),
     )  # fmt: skip

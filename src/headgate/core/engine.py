@@ -29,7 +29,7 @@ from headgate.core.lease import (
 )
 from headgate.core.levels import Defaults, Explanation, OnUnavailable, explain, parse_on_unavailable
 from headgate.core.limits import Limit, parse_limits
-from headgate.core.plan import DEMANDS_MAX, Amounts, Charge, Plan, join_parts
+from headgate.core.plan import DEMANDS_MAX, Amounts, Charge, RequestPlan, join_parts
 from headgate.core.plan_cache import Configs, variant_of
 from headgate.core.record import BucketKey, Record
 from headgate.core.runtime import Clock, Event, Observer
@@ -341,7 +341,7 @@ class Engine:
         now_ms: int,
         *,
         charged: bool = False,
-    ) -> Plan:
+    ) -> RequestPlan:
         """What the entity's requests on the resource touch; from the cache where it is fresh."""
         defaults, limits = self._split_chosen(chosen)
         try:

@@ -278,6 +278,33 @@ class EntityExistsError(HeadgateError):
         )
 
 
+class PlanNotFoundError(HeadgateError):
+    """There is no such plan in this namespace."""
+
+    def __init__(self, plan: str) -> None:
+        self.plan = plan
+        super().__init__(
+            f"plan {plan!r} does not exist in this namespace; set_plan makes it, list_plans shows "
+            f"what there is"
+        )
+
+
+class PlanInUseError(HeadgateError):
+    """Entities refer to the plan, so it was not deleted."""
+
+    def __init__(self, plan: str, entities: int, first: Sequence[str]) -> None:
+        """`entities` is how many there are, `first` the ids of some of them."""
+        self.plan = plan
+        self.entities = entities
+        self.first = tuple(first)
+        more = "" if entities <= len(first) else f" and {entities - len(first)} more"
+        super().__init__(
+            f"plan {plan!r} is that of {entities} entit{'y' if entities == 1 else 'ies'}: "
+            f"{', '.join(first)}{more}; assign them another plan first, or delete it with "
+            f"unassign=True to leave them without one"
+        )
+
+
 class NamespaceNotFoundError(HeadgateError):
     """There is no such namespace, or it was deleted."""
 

@@ -1,4 +1,5 @@
-"""Which limits apply: entity > entity default > resource > system > the limiter's own.
+"""Which limits apply: entity > entity default > plan for the resource > plan > resource > system >
+the limiter's own.
 
 Levels override limit by limit: an entity with its own `tpm` keeps the resource's `rpm`, so adding
 a limit at one level never switches another one off.
@@ -55,6 +56,7 @@ class Entity:
     mode: Mode = Mode.NORMAL
     version: int = 1
     created_ms: int = 0
+    plan: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,28 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """A named set of limits that entities refer to: for every resource, and others for some.
+
+    `entities` is how many refer to it, where that was asked for.
+    """
+
+    name: str
+    limits: tuple[Limit, ...] = ()
+    resources: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict)
+    version: int = 0
+    entities: int = field(default=0, compare=False)
+
+    @property
+    def audit_id(self) -> str:
+        return f"$PLAN:{self.name}"
+
+    def limits_for(self, resource: str | None) -> tuple[Limit, ...]:
+        """Those for a resource alone, or with None those for every one."""
+        return self.limits if resource is None else self.resources.get(resource, ())
+
+
+@dataclass(frozen=True, slots=True)
 class EntityConfig:
     """One entity's configuration for one resource, level by level."""
 
@@ -96,15 +120,21 @@ class EntityConfig:
     own_default: StoredLevel | None
     resource: StoredLevel | None
     system: StoredLevel | None
+    plan: Plan | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CommonLevels:
-    """What all entities share for a resource, as it was at a version of the configuration."""
+    """What entities share for a resource, as it was at a version of the configuration.
+
+    Without `is_whole` only the plans are known.
+    """
 
     version: int
     resource: StoredLevel | None
     system: StoredLevel | None
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +168,10 @@ class Page:
     cursor: str | None
 
 
-OWN_LEVELS = ("entity", "entity_default")
-LEVELS = ("entity", "entity_default", "resource", "system", "limiter")
+# Levels of an entity that somebody chose for it, rather than for everybody.
+OWN_LEVELS = ("entity", "entity_default", "plan_resource", "plan")
+LEVELS = (*OWN_LEVELS, "resource", "system", "limiter")
+RESOURCE_LEVELS = ("entity", "plan_resource", "resource")  # whose limits name the resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +235,7 @@ class Explanation:
     mode_source: str
     version: int
     parents: tuple[Explanation, ...] = ()
+    plan: str | None = None
 
     @property
     def nearest(self) -> tuple[NearestLimit, ...]:
@@ -237,6 +270,8 @@ class Explanation:
 
     def __str__(self) -> str:
         head = f"{self.entity_id} on {self.resource}"
+        if self.plan is not None:
+            head += f" (plan {self.plan})"
         rows = [
             f"  {given.limit}  <- {given.source}"
             + (f" (over {', '.join(given.overrides)})" if given.overrides else "")
@@ -290,7 +325,8 @@ def explain(
     for standing in lineage:
         found = resolve(standing, resource, defaults)
         rules = (found.given, found.on_unavailable, found.mode, found.mode_source)
-        parts.append(Explanation(standing.entity_id, resource, *rules, version))
+        plan = None if standing.plan is None else standing.plan.name
+        parts.append(Explanation(standing.entity_id, resource, *rules, version, plan=plan))
     return replace(parts[0], parents=tuple(parts[1:]))
 
 
@@ -316,10 +352,18 @@ def resolve(standing: EntityConfig, resource: str, defaults: Defaults = NO_DEFAU
 def _ladder(
     standing: EntityConfig, resource: str, defaults: Sequence[Limit]
 ) -> Iterator[tuple[str, str, int, Sequence[Limit]]]:
-    name = standing.entity_id
+    name, plan = standing.entity_id, standing.plan
     rungs = (
         ("entity", f"entity {name} for {resource}", standing.own),
         ("entity_default", f"entity {name} for every resource", standing.own_default),
+        *(
+            ()
+            if plan is None
+            else (
+                ("plan_resource", f"plan {plan.name} for {resource}", _plan_level(plan, resource)),
+                ("plan", f"plan {plan.name} for every resource", _plan_level(plan, None)),
+            )
+        ),
         ("resource", f"resource {resource}", standing.resource),
         ("system", "system defaults", standing.system),
     )
@@ -327,6 +371,10 @@ def _ladder(
         if stored is not None:
             yield level, source, stored.version, stored.limits
     yield "limiter", "the limiter's own defaults", 0, defaults
+
+
+def _plan_level(plan: Plan, resource: str | None) -> StoredLevel:
+    return StoredLevel(plan.limits_for(resource), plan.version)
 
 
 def _mode(standing: EntityConfig, resource: str) -> tuple[Mode, str]:

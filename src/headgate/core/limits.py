@@ -20,6 +20,7 @@ ENTITY_LENGTH_MAX = 256
 RESOURCE_LENGTH_MAX = 64
 LIMIT_LENGTH_MAX = 64
 NAMESPACE_LENGTH_MAX = 64
+PLAN_LENGTH_MAX = 64
 NAMESPACE_ID_LENGTH = 11
 
 DEFAULT_RESOURCE = "_default_"
@@ -31,6 +32,7 @@ ENTITY_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-:@]*")
 RESOURCE_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-/:]*")
 LIMIT_PATTERN = re.compile(r"[a-zA-Z][a-zA-Z0-9_.\-]*")
 NAMESPACE_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+PLAN_PATTERN = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 NAMESPACE_ID_PATTERN = re.compile(r"[a-zA-Z0-9_\-]{11}")
 
 
@@ -73,6 +75,10 @@ _parse_limit_name = NameRule(
 ).parse  # fmt: skip
 parse_namespace = NameRule(
     "namespace", NAMESPACE_PATTERN, NAMESPACE_LENGTH_MAX, InvalidIdentifierError,
+    "must start with a letter or digit and continue with letters, digits and _ . -",
+).parse  # fmt: skip
+parse_plan_name = NameRule(
+    "plan", PLAN_PATTERN, PLAN_LENGTH_MAX, InvalidNameError,
     "must start with a letter or digit and continue with letters, digits and _ . -",
 ).parse  # fmt: skip
 parse_namespace_id = NameRule(

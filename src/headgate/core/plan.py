@@ -1,7 +1,8 @@
 """From a request to demands: which buckets it touches and how much of each limit it takes.
 
-All that a warm acquire reads of the configuration is here: a plan, and the cache that has it at
-hand. `plan_cache` says how plans get there.
+All that a warm acquire reads of the configuration is here: a request plan, and the cache
+that has it at hand. `plan_cache` says how they get there. In these two modules "plan" is short
+for it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Generic, TypeVar
 from headgate.core.decision import Amounts as DemandAmounts
 from headgate.core.decision import Demand
 from headgate.core.errors import DemandTooLarge, ValidationError
-from headgate.core.levels import OnUnavailable, Resolution
+from headgate.core.levels import Lookup, Mode, OnUnavailable, Resolution
 from headgate.core.limits import AMOUNT_MAX, parse_amount
 from headgate.core.record import BucketKey, Terms
 from headgate.core.refill.bucket import MILLI
 
 DEMANDS_MAX = 64
+SHARED_REQUEST_PLANS_MAX = 1024
 
 
 class Each:
@@ -142,7 +144,7 @@ class Slot:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Plan:
+class RequestPlan:
     """What an acquire of one entity on one resource touches, ready for any amounts.
 
     The first slot is the entity's own bucket; it must know every limit that is asked for. The
@@ -231,6 +233,70 @@ class Plan:
                 demand = Demand(slot.key, slot.terms, amounts, cascaded=amounts)
                 demands.append(check_capacity(demand))
         return demands
+
+
+class SharedRequestPlans:
+    """Plans to copy for entities that have nothing of their own: the last one of each resource, and
+    of each resource and named plan.
+
+    Most entities only have defaults, or what their named plan gives, so their plans differ in the
+    key of one bucket. Working out which level gives each limit takes much longer than copying the
+    outcome, and copies share one Terms object, by whose identity stores recognise a bucket's
+    limits. A copy is made only where the new lookup holds the very objects that the plan was made
+    from (compared by identity: the catalog hands out the same ones until somebody changes them),
+    the same configuration version and the same defaults; in every other case a plan is made from
+    the start.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str | None], tuple[str, Lookup, object, RequestPlan]] = {}
+
+    def copy(
+        self, namespace: str, resource: str, lookup: Lookup, variant: object
+    ) -> RequestPlan | None:
+        kept = self._kept.get((resource, _plan_of(lookup)))
+        if kept is None or not _is_common(lookup):
+            return None
+        of, like, by, plan = kept
+        [standing], [model] = lookup.lineage, like.lineage
+        if (
+            standing.resource is not model.resource
+            or standing.system is not model.system
+            or standing.plan is not model.plan
+            or (of, like.version) != (namespace, lookup.version)
+            or by is not variant
+        ):
+            return None
+        [slot] = plan.slots
+        key = BucketKey(namespace, standing.entity_id, resource)
+        slots = (Slot(key, slot.terms, slot),)
+        return RequestPlan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
+
+    def keep(
+        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: RequestPlan
+    ) -> None:
+        if _is_common(lookup) and plan.slots:
+            if len(self._kept) >= SHARED_REQUEST_PLANS_MAX:
+                self._kept.clear()
+            self._kept[resource, _plan_of(lookup)] = (namespace, lookup, variant, plan)
+
+
+def _plan_of(lookup: Lookup) -> str | None:
+    plan = lookup.lineage[0].plan
+    return None if plan is None else plan.name
+
+
+def _is_common(lookup: Lookup) -> bool:
+    """Whether its plan would be the same for any other entity that is on the same plan."""
+    standing = lookup.lineage[0]
+    return (
+        len(lookup.lineage) == 1
+        and standing.own is None
+        and standing.own_default is None
+        and (standing.entity is None or standing.entity.mode is Mode.NORMAL)
+    )
 
 
 def join_parts(parts: Sequence[Sequence[Demand]]) -> Sequence[Demand]:

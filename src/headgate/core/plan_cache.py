@@ -34,6 +34,7 @@ from headgate.core.levels import (
     EntityConfig,
     Lookup,
     Mode,
+    Plan,
     is_bypassed,
     resolve,
 )
@@ -44,18 +45,18 @@ from headgate.core.limits import (
     parse_namespace,
     parse_resource,
 )
-from headgate.core.plan import Cache, Plan, Slot
+from headgate.core.plan import Cache, RequestPlan, SharedRequestPlans, Slot
 from headgate.core.record import BucketKey, Terms
 from headgate.core.runtime import Clock
 from headgate.core.store import Catalog, Guard
 from headgate.transport.gates import GateFactory, SingleRead
 
 VARIANTS_MAX = 16
-SHARED_PLANS_MAX = 1024
 TERMS_MAX = 1024
 TTL_SECONDS_MAX = 24 * 3600
 ERA_MS = 24 * 3600 * 1000  # then all is read anew, although its version still stands
 RESOURCES_MAX = 1024  # whose levels are kept beside the version
+PLANS_MAX = 1024  # that are kept there, too
 TURNS_MAX = 8  # reads of others that a caller waits for before it makes its own
 WAIT_MS = 5000  # for one of them; a store's own deadline ends it before that
 AWAY_MS = 1000  # after a read that failed, what is known serves for this long without another
@@ -70,14 +71,14 @@ class CachedLookup:
 
     lookup: Lookup
     at_ms: int = 0
-    plans: dict[Variant, Plan] = field(default_factory=dict)
+    plans: dict[Variant, RequestPlan] = field(default_factory=dict)
 
 
 class ConfirmedVersion(NamedTuple):
     """The version of the configuration that a read told, when that began, and until when it counts.
 
-    `levels` are what all entities share at this version, by resource. Replaced as a whole, so that
-    no thread sees half of a change.
+    `levels` are what all entities share at this version, by resource, and `plans` what those of one
+    plan share. Replaced as a whole, so that no thread sees half of a change.
 
     Nothing that was looked up before `since_ms` counts. A store that lost its last changes (Redis
     in a failover, a table that was restored) counts the same versions a second time, for other
@@ -89,6 +90,31 @@ class ConfirmedVersion(NamedTuple):
     until_ms: int
     since_ms: int
     levels: dict[str, CommonLevels]
+    plans: dict[str, Plan]
+
+    def known(self, resource: str, now_ms: int) -> CommonLevels | None:
+        """What a lookup need not read at this version. Plans alone only while it would not begin
+        to count anew with that very lookup."""
+        levels = self.levels.get(resource)
+        if levels is None and self.plans and now_ms < self.since_ms + ERA_MS:
+            return CommonLevels(self.version, None, None, self.plans, is_whole=False)
+        return levels
+
+    def note(self, lookup: Lookup, resource: str) -> None:
+        """Keeps what all entities share of a lookup at this version."""
+        if len(self.levels) >= RESOURCES_MAX:
+            self.levels.clear()
+        first = lookup.lineage[0]
+        levels = CommonLevels(self.version, first.resource, first.system, self.plans)
+        self.levels[resource] = levels
+
+    def note_plans(self, lookup: Lookup) -> None:
+        """Keeps the plans of a lookup at this version."""
+        for standing in lookup.lineage:
+            if standing.plan is not None and standing.plan.name not in self.plans:
+                if len(self.plans) >= PLANS_MAX:
+                    self.plans.clear()
+                self.plans[standing.plan.name] = standing.plan
 
     def vouches_for(self, cached_lookup: CachedLookup | None) -> bool:
         return (
@@ -129,7 +155,7 @@ class Configs:
         self._single_read = SingleRead(pace)
         self._invalidations = 0
         self._terms: dict[Terms, Terms] = {}
-        self._shared_plans = SharedPlans()
+        self._shared_plans = SharedRequestPlans()
         self._namespace_id: str | None = None
 
     async def namespace_id(self) -> str:
@@ -145,7 +171,7 @@ class Configs:
 
     def cached_plan(
         self, entity_id: str, resource: str, variant: Variant, now_ms: int
-    ) -> Plan | None:
+    ) -> RequestPlan | None:
         """The plan if it is at hand and fresh: no call, no waiting."""
         cached_lookup = self._cached((entity_id, resource), now_ms)
         return None if cached_lookup is None else cached_lookup.plans.get(variant)
@@ -159,7 +185,7 @@ class Configs:
         now_ms: int,
         *,
         charged: bool = False,
-    ) -> Plan:
+    ) -> RequestPlan:
         """The plan, looked up where it must be; an outage is served from what was known. With
         `charged` there is one for who is disabled, too: what was used is owed all the same."""
         known = await self.cached_lookup(entity_id, resource, now_ms)
@@ -175,7 +201,7 @@ class Configs:
         override: tuple[Limit, ...] | None,
         *,
         charged: bool = False,
-    ) -> Plan:
+    ) -> RequestPlan:
         variant = defaults if override is None else variant_of(override)
         plan = cached_lookup.plans.get(variant)
         if plan is not None:
@@ -183,7 +209,7 @@ class Configs:
         if override is None:
             plan = self._shared_plans.copy(namespace, resource, cached_lookup.lookup, defaults)
         if plan is None:
-            plan = make_plan(
+            plan = make_request_plan(
                 namespace, resource, cached_lookup.lookup, defaults, override, self._terms,
                 charged=charged,
             )  # fmt: skip
@@ -205,7 +231,7 @@ class Configs:
         override: tuple[Limit, ...] | None,
         *,
         charged: bool = False,
-    ) -> Plan | None:
+    ) -> RequestPlan | None:
         """The plan as far as it is known here, however old, else from the caller's own limits, for
         buckets of this process only; None without. Nothing is asked for."""
         known, home = self.cache.stale((entity_id, resource)), self._namespace_id
@@ -215,7 +241,7 @@ class Configs:
             return None
         nothing = EntityConfig(entity_id, None, None, None, None, None)
         lookup = Lookup(0, (nothing,))
-        return make_plan("-", resource, lookup, defaults, override, self._terms)
+        return make_request_plan("-", resource, lookup, defaults, override, self._terms)
 
     async def cached_lookup(self, entity_id: str, resource: str, now_ms: int) -> CachedLookup:
         """What is known and fresh or confirmed, else read; an outage is served from what was."""
@@ -311,8 +337,8 @@ class Configs:
         A namespace that is gone under the id it had (a store that lost everything, or it was
         purged) may be there under another: its name is looked up once more.
         """
-        known = None if seen is None else seen.levels.get(key[1])
         remembered, invalidations, at_ms = self._namespace_id, self._invalidations, self.clock()
+        known = None if seen is None else seen.known(key[1], at_ms)
 
         async def read() -> Lookup:
             return await self.catalog.lookup(await self.namespace_id(), *key, known)
@@ -326,33 +352,34 @@ class Configs:
             return await self._read(key)
         cached_lookup = CachedLookup(lookup, at_ms)
         if invalidations == self._invalidations:  # else it may be older than what was changed here
-            if seen is not None and known is not None and lookup.version == known.version:
+            whole = known is not None and known.is_whole and lookup.version == known.version
+            if seen is not None and whole:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
             else:
-                self._confirm(lookup.version, at_ms, lookup.lineage[0], key[1])
+                seen = self._confirm(lookup.version, at_ms)
+                if seen is not None and seen.version == lookup.version:
+                    seen.note(lookup, key[1])
+            if seen is not None and seen.version == lookup.version:
+                seen.note_plans(lookup)
             self.cache.put(key, cached_lookup, at_ms)
         return cached_lookup
 
     async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
         return await (read() if self.guard is None else self.guard(read))
 
-    def _confirm(
-        self, version: int, at_ms: int, told: EntityConfig | None = None, resource: str = ""
-    ) -> None:
+    def _confirm(self, version: int, at_ms: int) -> ConfirmedVersion | None:
         """Notes what a read that began then told, unless a later one was heard before."""
         if self.cache.ttl_ms <= 0:
-            return
+            return None
         seen = self._seen
         if seen is None or (at_ms, version) >= (seen.at_ms, seen.version):
-            since_ms, levels = at_ms, dict[str, CommonLevels]()
+            since_ms, levels, plans = at_ms, dict[str, CommonLevels](), dict[str, Plan]()
             if seen is not None and seen.version == version and at_ms < seen.since_ms + ERA_MS:
-                since_ms, levels = seen.since_ms, seen.levels
-            seen = ConfirmedVersion(version, at_ms, at_ms + self.cache.ttl_ms, since_ms, levels)
+                since_ms, levels, plans = seen.since_ms, seen.levels, seen.plans
+            until_ms = at_ms + self.cache.ttl_ms
+            seen = ConfirmedVersion(version, at_ms, until_ms, since_ms, levels, plans)
             self._seen = seen
-        if told is not None and seen.version == version:
-            if len(seen.levels) >= RESOURCES_MAX:
-                seen.levels.clear()
-            seen.levels[resource] = CommonLevels(version, told.resource, told.system)
+        return seen
 
     def forget(self, demands: Sequence[Demand]) -> None:
         """A bucket is kept under a newer configuration than these demands were made with: they are
@@ -375,7 +402,7 @@ class Configs:
         if namespace:
             self._namespace_id = None
 
-    def _intern(self, plan: Plan) -> None:
+    def _intern(self, plan: RequestPlan) -> None:
         """Equal terms become one object. Stores compare the terms of a bucket with those of a
         demand at each decision, and two names for one object are compared in no time."""
         if len(self._terms) >= TERMS_MAX:
@@ -393,61 +420,7 @@ def variant_of(override: Sequence[Limit]) -> Variant:
 # How plans are made.
 
 
-class SharedPlans:
-    """Plans to copy for entities that have nothing of their own: the last one of each resource.
-
-    Most entities only have defaults, so their plans differ in the key of one bucket. Working out
-    which level gives each limit takes much longer than copying the outcome, and copies share one
-    Terms object, by whose identity stores recognise a bucket's limits. A copy is made only where
-    the new lookup holds the very objects that the plan was made from (compared by identity: the
-    catalog hands out the same ones until somebody changes them), the same configuration version
-    and the same defaults; in every other case a plan is made from the start.
-    """
-
-    __slots__ = ("_kept",)
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[str, Lookup, object, Plan]] = {}
-
-    def copy(self, namespace: str, resource: str, lookup: Lookup, variant: object) -> Plan | None:
-        kept = self._kept.get(resource)
-        if kept is None or not _is_common(lookup):
-            return None
-        of, like, by, plan = kept
-        [standing], [model] = lookup.lineage, like.lineage
-        if (
-            standing.resource is not model.resource
-            or standing.system is not model.system
-            or (of, like.version) != (namespace, lookup.version)
-            or by is not variant
-        ):
-            return None
-        [slot] = plan.slots
-        key = BucketKey(namespace, standing.entity_id, resource)
-        slots = (Slot(key, slot.terms, slot),)
-        return Plan(slots, plan.resolutions, plan.version, plan.on_unavailable, plan.bypass)
-
-    def keep(
-        self, namespace: str, resource: str, lookup: Lookup, variant: object, plan: Plan
-    ) -> None:
-        if _is_common(lookup) and plan.slots:
-            if len(self._kept) >= SHARED_PLANS_MAX:
-                self._kept.clear()
-            self._kept[resource] = (namespace, lookup, variant, plan)
-
-
-def _is_common(lookup: Lookup) -> bool:
-    """Whether its plan would be the same for any other entity."""
-    standing = lookup.lineage[0]
-    return (
-        len(lookup.lineage) == 1
-        and standing.own is None
-        and standing.own_default is None
-        and (standing.entity is None or standing.entity.mode is Mode.NORMAL)
-    )
-
-
-def make_plan(
+def make_request_plan(
     namespace: str,
     resource: str,
     lookup: Lookup,
@@ -456,7 +429,7 @@ def make_plan(
     intern: Mapping[Terms, Terms],
     *,
     charged: bool = False,
-) -> Plan:
+) -> RequestPlan:
     """The plan for a looked-up entity; an override replaces the entity's limits as a whole, and
     serves its parents where they have none. Whoever is disabled is only `charged`."""
     fallback = override or defaults.limits
@@ -485,6 +458,6 @@ def make_plan(
         else:
             raise NoLimitsError(standing.entity_id, resource)
         slots.append(Slot(key, intern.get(terms, terms)))
-    return Plan(
+    return RequestPlan(
         tuple(slots), resolutions, lookup.version, own.on_unavailable, bypass, bool(disabled)
     )

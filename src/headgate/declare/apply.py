@@ -18,6 +18,7 @@ from headgate.core.levels import (
     EntityConfig,
     Level,
     OnUnavailable,
+    Plan,
     StoredLevel,
     parents_first,
     resolve,
@@ -29,14 +30,26 @@ from headgate.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)
+class PlanLevel:
+    """Where a plan has limits: for a resource, or (None) for every one."""
+
+    plan: str
+    resource: str | None = None
+
+
+DeclaredLevel = Level | PlanLevel
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """Everything one file says.
 
-    Of an entity it says some of name, parent_id and cascade; what is not said stays as it is.
+    Of an entity it says some of name, parent_id, cascade and plan; what is not said stays as it is.
     """
 
-    levels: Mapping[Level, StoredLevel] = field(default_factory=dict)
+    levels: Mapping[DeclaredLevel, StoredLevel] = field(default_factory=dict)
     entities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    plans: Sequence[str] = ()  # that are to be there, also without limits
 
 
 class Action(enum.Enum):
@@ -58,7 +71,7 @@ class LevelChange:
     """One level's limits, before and after; after is empty where they are deleted."""
 
     action: Action
-    level: Level
+    level: DeclaredLevel
     before: tuple[Limit, ...]
     after: tuple[Limit, ...]
     rule_before: OnUnavailable | None = None
@@ -71,7 +84,7 @@ class Changes:
 
     entities: tuple[EntityChange, ...]
     levels: tuple[LevelChange, ...]
-    extra: tuple[Level, ...]
+    extra: tuple[DeclaredLevel, ...]
 
     def __bool__(self) -> bool:
         return bool(self.entities or self.levels)
@@ -79,7 +92,7 @@ class Changes:
 
 def compute_changes(
     declaration: Declaration,
-    levels: Mapping[Level, StoredLevel],
+    levels: Mapping[DeclaredLevel, StoredLevel],
     entities: Mapping[str, Entity],
     *,
     prune: bool = False,
@@ -101,8 +114,12 @@ def compute_changes(
 
 
 def _level_changes(
-    declaration: Declaration, levels: Mapping[Level, StoredLevel]
+    declaration: Declaration, levels: Mapping[DeclaredLevel, StoredLevel]
 ) -> Iterator[LevelChange]:
+    for name in declaration.plans:
+        place = PlanLevel(name)
+        if place not in levels and place not in declaration.levels:
+            yield LevelChange(Action.CREATE, place, (), ())
     for level, wanted in declaration.levels.items():
         stored = levels.get(level) or StoredLevel()
         rule = wanted.on_unavailable or stored.on_unavailable
@@ -130,10 +147,19 @@ def _entity_changes(
 
 
 def config_after(
-    standing: EntityConfig, resource: str, made: Sequence[LevelChange]
+    standing: EntityConfig,
+    resource: str,
+    made: Sequence[LevelChange],
+    assigned: Mapping[str, Plan | None],
 ) -> EntityConfig:
-    """An entity's configuration for a resource as it will be once the changes are made."""
+    """An entity's configuration for a resource as it will be once the changes are made, and those
+    entities are on these plans."""
     after = {change.level: change.after for change in made}
+    plan = assigned.get(standing.entity_id, standing.plan)
+    if plan is not None:
+        of_plan, of_both = PlanLevel(plan.name), PlanLevel(plan.name, resource)
+        given = {resource: after.get(of_both, plan.limits_for(resource))}
+        plan = replace(plan, limits=after.get(of_plan, plan.limits), resources=given)
     places = {
         "own": Level(standing.entity_id, resource),
         "own_default": Level(standing.entity_id, DEFAULT_RESOURCE),
@@ -145,7 +171,7 @@ def config_after(
         if level in after:
             stored: StoredLevel | None = getattr(standing, place)
             moved[place] = replace(stored or StoredLevel(), limits=after[level])
-    return replace(standing, **moved)  # type: ignore[arg-type]
+    return replace(standing, **moved, plan=plan)  # type: ignore[arg-type]
 
 
 BUCKETS_LOOKED_AT_MAX = 100_000
@@ -181,17 +207,28 @@ async def plan_changes(
     """What applying the declaration would change now."""
     namespace = await repository.configs.namespace_id()
     catalog = repository.backend.catalog
-    levels = {
+    levels: dict[DeclaredLevel, StoredLevel] = {
         level: stored
         for level in [one async for one in stored_levels(repository)]
         if (stored := await catalog.get_stored(namespace, level)) is not None
     }
+    async for plans in pages(functools.partial(repository.list_plans, PAGE_MAX)):
+        for plan in plans:
+            levels |= plan_levels(plan)
     entities = {
         entity_id: entity
         for entity_id in declaration.entities
         if (entity := await repository.get_entity(entity_id)) is not None
     }
     return compute_changes(declaration, levels, entities, prune=prune)
+
+
+def plan_levels(plan: Plan) -> dict[DeclaredLevel, StoredLevel]:
+    """What a plan gives, level by level."""
+    return {
+        PlanLevel(plan.name, resource): StoredLevel(plan.limits_for(resource), plan.version)
+        for resource in (None, *plan.resources)
+    }
 
 
 async def stored_levels(repository: Repository) -> AsyncIterator[Level]:
@@ -222,15 +259,12 @@ async def apply_changes(
 ) -> int:
     """How many changes were made. Made again, it has nothing to do; cut short, it goes on."""
     parse_principal(principal)
-    changes: list[EntityChange | LevelChange] = [*wanted.entities, *wanted.levels]
+    plans = [change for change in wanted.levels if isinstance(change.level, PlanLevel)]
+    others = [change for change in wanted.levels if not isinstance(change.level, PlanLevel)]
+    changes: list[EntityChange | LevelChange] = [*plans, *wanted.entities, *others]
     for done, change in enumerate(changes, start=1):
         if isinstance(change, LevelChange):
-            if change.action is Action.DELETE:
-                await repository._delete_level(change.level, principal)
-            else:
-                rule = {"on_unavailable": change.rule_after} if change.rule_after else {}
-                after = {"limits": change.after, **rule}
-                await repository._change_level(change.level, after, principal)
+            await _apply_level(repository, change, principal)
         elif change.action is Action.CREATE:
             await repository.create_entity(change.entity_id, principal=principal, **change.after)
         else:
@@ -239,14 +273,31 @@ async def apply_changes(
     return len(changes)
 
 
+async def _apply_level(repository: Repository, change: LevelChange, principal: str | None) -> None:
+    level = change.level
+    if isinstance(level, PlanLevel):
+        await repository.set_plan(level.plan, change.after, level.resource, principal)
+    elif change.action is Action.DELETE:
+        await repository._delete_level(level, principal)
+    else:
+        rule = {"on_unavailable": change.rule_after} if change.rule_after else {}
+        await repository._change_level(level, {"limits": change.after, **rule}, principal)
+
+
 async def preview(
-    repository: Repository, wanted: Sequence[LevelChange], report: Report = lambda done: None
+    repository: Repository,
+    wanted: Sequence[LevelChange],
+    report: Report = lambda done: None,
+    *,
+    entities: Sequence[EntityChange] = (),
 ) -> Preview:
-    """Buckets in use that the changes would leave with more taken than they may hold."""
+    """Buckets in use that the changes would leave with more taken than they may hold. Of entities
+    their plans are looked at."""
+    assigned = await _assigned_plans(repository, entities)
     over: list[OverLimit] = []
     looked_at = 0
     seen: set[str] = set()
-    for scope in _scopes(wanted):
+    for scope in _scopes(wanted, assigned):
         async for key, record, now_ms in live_buckets(repository, *scope):
             if key.text in seen:
                 continue
@@ -254,21 +305,40 @@ async def preview(
                 return Preview(tuple(over), looked_at, False)
             seen.add(key.text)
             looked_at += 1
-            over += await _over_limits(repository, wanted, key, record, now_ms)
+            over += await _over_limits(repository, wanted, assigned, key, record, now_ms)
             report(looked_at)
     return Preview(tuple(over), looked_at, True)
 
 
-def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]]:
+async def _assigned_plans(
+    repository: Repository, entities: Sequence[EntityChange]
+) -> dict[str, Plan | None]:
+    """The plans that entities are to be on, as they are stored now."""
+    found: dict[str, Plan | None] = {}
+    for change in entities:
+        if "plan" in change.after:
+            name = change.after["plan"]
+            stored = None if name is None else await repository.get_plan(name) or Plan(name)
+            found[change.entity_id] = stored
+    return found
+
+
+def _scopes(
+    wanted: Sequence[LevelChange], assigned: Mapping[str, Plan | None]
+) -> list[tuple[str | None, str | None]]:
     """Which buckets the changes can reach, as (entity, resource); None is every one."""
-    levels = {change.level for change in wanted}
-    if Level() in levels:
+    places = {
+        (
+            None if isinstance(change.level, PlanLevel) else change.level.entity_id,
+            None if change.level.resource == DEFAULT_RESOURCE else change.level.resource,
+        )
+        for change in wanted
+    }
+    places |= {(entity_id, None) for entity_id in assigned}
+    if (None, None) in places:
         return [(None, None)]
     return sorted(
-        {
-            (level.entity_id, None if level.resource == DEFAULT_RESOURCE else level.resource)
-            for level in levels
-        },
+        places,
         key=lambda scope: (scope[0] or "", scope[1] or ""),
     )
 
@@ -276,12 +346,13 @@ def _scopes(wanted: Sequence[LevelChange]) -> list[tuple[str | None, str | None]
 async def _over_limits(
     repository: Repository,
     wanted: Sequence[LevelChange],
+    assigned: Mapping[str, Plan | None],
     key: BucketKey,
     record: Record,
     now_ms: int,
 ) -> list[OverLimit]:
     lookup = await repository.backend.catalog.lookup(key.namespace, key.entity_id, key.resource)
-    standing = config_after(lookup.lineage[0], key.resource, wanted)
+    standing = config_after(lookup.lineage[0], key.resource, wanted, assigned)
     found = []
     for limit in resolve(standing, key.resource).limits:
         cell = cell_of(record, limit.name)

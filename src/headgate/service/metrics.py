@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headgate.core.levels import RESOURCE_LEVELS
 from headgate.layers.breaker import BreakerState
 from headgate.service.decide.answers import CheckResult
 from headgate.service.decide.problems import Code
@@ -224,9 +225,6 @@ _STATES = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN:
 _ERRORS = {code for code in Code if not code.is_of_http} - {Code.RATE_LIMIT_EXCEEDED}
 
 
-STORED = ("entity", "resource")  # levels whose limits are kept under the resource's name
-
-
 class TargetCounters:
     """The counters of one (scope, resource)."""
 
@@ -294,7 +292,7 @@ class ServiceMetrics:
             return
         counters = self._counters.get((answer.scope, answer.resource))
         if counters is None:
-            if any(one.source in STORED for one in answer.limits):
+            if any(one.source in RESOURCE_LEVELS for one in answer.limits):
                 self._learn(answer.resource)
             counters = self._counters_for(answer.scope, answer.resource)
         if answer.allowed:

@@ -1,4 +1,4 @@
-"""Entities, stored limits and namespaces: the same rules for every store.
+"""Entities, stored limits, plans and namespaces: the same rules for every store.
 
 Every change takes the same steps: read what it depends on, check it, build what comes of it, tell
 of it in an audit event, and commit both at once. If somebody else has changed what was read, then
@@ -8,10 +8,9 @@ nothing is written and the change begins again. How to read and commit is the st
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
 from headgate.admin.documents import entity_as_json, stored_as_json
 from headgate.core.errors import (
@@ -20,6 +19,7 @@ from headgate.core.errors import (
     EntityNotFoundError,
     NamespaceNotFoundError,
     NamespaceStateError,
+    PlanNotFoundError,
 )
 from headgate.core.history import audit_event
 from headgate.core.levels import (
@@ -37,40 +37,19 @@ from headgate.core.levels import (
 )
 from headgate.core.limits import Limit, new_namespace_id
 from headgate.core.store import Capabilities, ExpiringRecords, Ledger, Store
+from headgate.stores.plans import DELETE_STEPS_MAX, PlanCatalog
 from headgate.stores.records import (
     ACTIVE,
     DELETED,
     PURGING,
     Document,
     DocumentKey,
+    PlanKey,
     Records,
-    retry_if_changed,
+    Snapshot,
+    change,
+    sendable,
 )
-
-# Of one deletion. A step takes as much as a commit of the store, so this is for a family that
-# grows as fast as it is taken apart, not for a large one.
-DELETE_STEPS_MAX = 10_000
-
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
-
-
-def change(
-    flow: Callable[Concatenate[RecordsCatalog, Records, Params], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[RecordsCatalog, Params], Coroutine[Any, Any, Result]]:
-    """A method that reads and commits; it is begun again when others were faster."""
-
-    @functools.wraps(flow)
-    async def method(
-        self: RecordsCatalog, /, *args: Params.args, **kwargs: Params.kwargs
-    ) -> Result:
-        records = self.records
-        return await retry_if_changed(
-            lambda: records.within(lambda bound: flow(self, bound, *args, **kwargs)),
-            records.pause,
-        )
-
-    return method
 
 
 class LookupVerb(Protocol):
@@ -81,17 +60,14 @@ class LookupVerb(Protocol):
     ) -> Coroutine[Any, Any, Lookup]: ...
 
 
-class RecordsCatalog:
-    """Entities, stored limits and namespaces. Every change leaves its audit event in the same
-    step, and every change of limits, modes or parents moves the namespace's version on.
+class RecordsCatalog(PlanCatalog):
+    """Entities, stored limits, plans and namespaces. Every change leaves its audit event in the
+    same step, and every change of limits, modes, parents or plans moves the namespace's version on.
 
     A store adds `lookup` and the four methods that raise here.
     """
 
     lookup: LookupVerb
-
-    def __init__(self, records: Records) -> None:
-        self.records = records
 
     async def version(self, namespace: str) -> int:
         """The version of the namespace's configuration, of the smallest read there is."""
@@ -117,11 +93,11 @@ class RecordsCatalog:
     async def create_entity(
         self, records: Records, namespace: str, entity: Entity, principal: str | None, now_ms: int
     ) -> Entity:
-        wanted = [one for one in (entity.id, entity.parent_id) if one is not None]
-        seen = await records.read(namespace, *wanted, ancestors=True)
+        seen = await _read_entity(records, namespace, entity.id, entity.parent_id, entity.plan)
         if seen.entity(entity.id) is not None:
             raise EntityExistsError(entity.id)
         check_parent(entity.id, entity.parent_id, seen.entity)
+        _check_plan(seen, entity.plan)
         made = replace(entity, created_ms=now_ms, version=1)
         event = audit_event(now_ms, "entity_created", entity.id, principal,
                             before=None, after=entity_as_json(made))  # fmt: skip
@@ -143,14 +119,15 @@ class RecordsCatalog:
         *,
         version: int | None = None,
     ) -> Entity:
-        """Some of parent_id, cascade, mode, name, metadata; guarded by `version` if given."""
-        wanted = [one for one in (entity_id, changes.get("parent_id")) if one is not None]
-        seen = await records.read(namespace, *wanted, ancestors=True)
+        """Some of parent_id, cascade, mode, name, metadata, plan; guarded by `version` if given."""
+        named = changes.get("parent_id"), changes.get("plan")
+        seen = await _read_entity(records, namespace, entity_id, *named)
         before = seen.entity(entity_id)
         if before is None:
             raise EntityNotFoundError(entity_id)
         after = change_entity(before, dict(changes), version)
         check_parent(entity_id, after.parent_id, seen.entity)
+        _check_plan(seen, changes.get("plan"))
         event = audit_event(now_ms, "entity_changed", entity_id, principal,
                             before=entity_as_json(before), after=entity_as_json(after))  # fmt: skip
         await records.commit(seen, {entity_id: after}, event)
@@ -201,7 +178,7 @@ class RecordsCatalog:
     async def list_entities(
         self, namespace: str, *, parent_id: str | None, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities(namespace, parent_id, limit, _sendable(cursor))
+        return await self.records.entities(namespace, parent_id, limit, sendable(cursor))
 
     @change
     async def update_stored(
@@ -249,9 +226,7 @@ class RecordsCatalog:
     async def list_entities_with_limits(
         self, namespace: str, resource: str, *, limit: int, cursor: str | None
     ) -> Page:
-        return await self.records.entities_with_limits(
-            namespace, resource, limit, _sendable(cursor)
-        )
+        return await self.records.entities_with_limits(namespace, resource, limit, sendable(cursor))
 
     @change
     async def register_namespace(
@@ -319,6 +294,21 @@ class RecordsCatalog:
             await records.transition(found, replace(found, state=PURGING), None)
 
 
+async def _read_entity(
+    records: Records, namespace: str, entity_id: str, parent_id: str | None, plan: str | None
+) -> Snapshot:
+    """An entity, everybody above it and its parent to be, and the plan it is to be on."""
+    keys: list[DocumentKey] = [one for one in (entity_id, parent_id) if one is not None]
+    if plan is not None:
+        keys.append(PlanKey(plan))
+    return await records.read(namespace, *keys, ancestors=True)
+
+
+def _check_plan(seen: Snapshot, plan: str | None) -> None:
+    if plan is not None and seen.plan(plan) is None:
+        raise PlanNotFoundError(plan)
+
+
 async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Namespace:
     """A namespace that is deleted, or half purged."""
     found = await records.get_namespace(namespace_id)
@@ -327,14 +317,6 @@ async def _get_deleted(records: Records, namespace_id: str, advice: str) -> Name
     if found.state == ACTIVE:
         raise NamespaceStateError(found.name, found.state, advice)
     return found
-
-
-def _sendable(cursor: str | None) -> str | None:
-    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
-    Names have none, and what stands in for it sorts behind them as it does."""
-    if cursor is None:
-        return None
-    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a store implements so that `headgate.stores.catalog` can run on it.
 
-A namespace holds documents: entities by their id, and stored limits by their level. A change reads
+A namespace holds documents: entities by their id, stored limits by their level, and plans by their
+name. A change reads
 a snapshot of some of them, decides in Python, and commits: all of its documents and its audit
 event, or nothing if what it was decided on has changed in the meantime. So the rules about parents
 and versions exist once, and no store needs to know them.
@@ -8,13 +9,23 @@ and versions exist once, and no store needs to know them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from headgate.core.errors import Contended, NamespaceNotFoundError, NamespaceStateError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import Entity, EntityConfig, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import (
+    Entity,
+    EntityConfig,
+    Level,
+    Lookup,
+    Namespace,
+    Page,
+    Plan,
+    StoredLevel,
+)
 from headgate.core.levels import lineage as find_lineage
 from headgate.core.limits import DEFAULT_RESOURCE
 
@@ -22,12 +33,21 @@ ACTIVE, DELETED = "active", "deleted"
 PURGING = "purging"  # a namespace that is half gone can be purged again but not recovered
 ATTEMPTS_MAX = 16
 
-DocumentKey = str | Level  # an entity by its id, or where limits are stored
-Document = Entity | StoredLevel
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """A plan by its name."""
+
+    name: str
+
+
+DocumentKey = str | Level | PlanKey  # an entity by its id, where limits are stored, or a plan
+Document = Entity | StoredLevel | Plan
 Changes = Mapping[DocumentKey, Document | None]  # what documents become; None: they are gone
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Params = ParamSpec("Params")
 
 
 class RecordsChanged(Exception):
@@ -48,12 +68,17 @@ class Snapshot:
 
     def entity(self, entity_id: str) -> Entity | None:
         found = self.documents.get(entity_id)
-        assert not isinstance(found, StoredLevel)
+        assert found is None or isinstance(found, Entity)
         return found
 
     def stored(self, level: Level) -> StoredLevel | None:
         found = self.documents.get(level)
-        assert not isinstance(found, Entity)
+        assert found is None or isinstance(found, StoredLevel)
+        return found
+
+    def plan(self, name: str) -> Plan | None:
+        found = self.documents.get(PlanKey(name))
+        assert found is None or isinstance(found, Plan)
         return found
 
 
@@ -64,6 +89,14 @@ class EntityFamily(NamedTuple):
     children: Sequence[Entity]
     levels: Sequence[Level]  # where limits of its own are stored
     is_complete: bool
+
+
+class PlanFamily(NamedTuple):
+    """A plan and as many of its entities as one commit can change."""
+
+    seen: Snapshot  # of the plan and of these entities
+    entities: Sequence[Entity]
+    total: int  # how many refer to it
 
 
 class Records(Protocol):
@@ -90,12 +123,16 @@ class Records(Protocol):
         """An entity with its children and levels; levels also where it was never registered."""
         ...
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        """A plan with its entities."""
+        ...
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         """The namespace's next version, which has these changes; RecordsChanged if the documents of
         the snapshot, or a family that was read, are not as they were.
 
-        Stored limits, and the event that tells of them, carry `seen.version + 1`. A store that lets
-        other commits pass in between writes the version that it really came to be.
+        Stored limits and plans, and the event that tells of them, carry `seen.version + 1`. A store
+        that lets other commits pass in between writes the version that it really came to be.
         """
         ...
 
@@ -113,6 +150,20 @@ class Records(Protocol):
 
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         """Resources with defaults or a switch, or with limits of some entity; in order."""
+        ...
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        """The plan, with how many entities refer to it."""
+        ...
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        """Plans by name, each with how many entities refer to it."""
+        ...
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        """The ids of those who refer to a plan."""
         ...
 
     async def find_namespace(self, name: str) -> Namespace | None:
@@ -157,6 +208,32 @@ async def retry_if_changed(
     raise contended(ATTEMPTS_MAX)
 
 
+class RecordsFlows:
+    """What the flows of a catalog stand on."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+
+
+FlowsT = TypeVar("FlowsT", bound=RecordsFlows)
+
+
+def change(
+    flow: Callable[Concatenate[FlowsT, Records, Params], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[FlowsT, Params], Coroutine[Any, Any, Result]]:
+    """A method that reads and commits; it is begun again when others were faster."""
+
+    @functools.wraps(flow)
+    async def method(self: FlowsT, /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        records = self.records
+        return await retry_if_changed(
+            lambda: records.within(lambda bound: flow(self, bound, *args, **kwargs)),
+            records.pause,
+        )
+
+    return method
+
+
 def contended(attempts: int) -> Contended:
     return Contended(
         f"others changed the same records {attempts} times in a row while this change was being "
@@ -174,6 +251,14 @@ def check_active(namespace_id: str, state: str | None, name: str) -> None:
         )
 
 
+def sendable(cursor: str | None) -> str | None:
+    """A cursor that every store can encode: callers send any text, also half of a surrogate pair.
+    Names have none, and what stands in for it sorts behind them as it does."""
+    if cursor is None:
+        return None
+    return cursor.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def first_page(found: Sequence[Item], limit: int, name: Callable[[Item], str]) -> Page:
     """A page of `limit` items, given one more than that if there are more."""
     return Page(tuple(found[:limit]), name(found[limit - 1]) if len(found) > limit else None)
@@ -185,6 +270,7 @@ def build_lookup(
     resource: str,
     get_entity: Callable[[str], Entity | None],
     get_stored: Callable[[Level], StoredLevel | None],
+    get_plan: Callable[[str], Plan | None],
 ) -> Lookup:
     """The configuration of an entity and those it cascades to, where each read costs little."""
     of_resource, of_system = get_stored(Level(None, resource)), get_stored(Level())
@@ -198,6 +284,7 @@ def build_lookup(
                 get_stored(Level(name, DEFAULT_RESOURCE)),
                 of_resource,
                 of_system,
+                None if entity is None or entity.plan is None else get_plan(entity.plan),
             )
             for name, entity in find_lineage(entity_id, get_entity)
         ),

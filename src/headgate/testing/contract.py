@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import HeadgateError
 from headgate.core.levels import Page
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, LimitCell, Record, Terms, cell_of
@@ -33,6 +34,7 @@ SUITES = (
     "quotas",
     "config",
     "catalog",
+    "plans",
     "ledger",
     "leases",
 )  # modules contract_*, in this order
@@ -106,6 +108,15 @@ class Arena:
     async def admitted(self, demand: Demand, tries: int) -> int:
         """How many of so many equal demands are admitted at this moment."""
         return sum([(await self.take(demand)).allowed for _ in range(tries)])
+
+
+async def catch(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
+    """Whether the flow raises that very error."""
+    try:
+        await flow
+    except kind as error:
+        return type(error) is kind
+    return False
 
 
 async def every_page(ask: Callable[[str | None], Awaitable[Page]]) -> list[Any]:

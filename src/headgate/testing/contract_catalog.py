@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from headgate.core.errors import (
     EntityExistsError,
     EntityNotFoundError,
-    HeadgateError,
     NamespaceNotFoundError,
     NamespaceStateError,
     ValidationError,
@@ -15,19 +12,10 @@ from headgate.core.errors import (
 )
 from headgate.core.levels import CommonLevels, Entity, Level, Mode, OnUnavailable
 from headgate.core.limits import Limit
-from headgate.testing.contract import Arena, every_page
+from headgate.testing.contract import Arena, catch, every_page
 
 RPM = Limit.per_minute("rpm", 10)
 TPM = Limit.per_minute("tpm", 1000)
-
-
-async def _catch(flow: Awaitable[object], kind: type[HeadgateError]) -> bool:
-    """Whether the flow raises that very error."""
-    try:
-        await flow
-    except kind as error:
-        return type(error) is kind
-    return False
 
 
 async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
@@ -38,7 +26,7 @@ async def entities_are_kept_as_they_were_made(arena: Arena) -> None:
     assert made == await catalog.get_entity(ns, "org")
     assert (made.name, made.version, made.created_ms) == ("Acme", 1, 5)
     assert dict(made.metadata) == {"tier": "gold", "n": [1, {"deep": None}]}
-    assert await _catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
+    assert await catch(catalog.create_entity(ns, entity, None, 6), EntityExistsError)
     assert await catalog.get_entity(ns, "nobody") is None
     child = Entity("child", None, "org", True, {}, Mode.DISABLED)
     assert await catalog.create_entity(ns, child, None, 7) == await catalog.get_entity(ns, "child")
@@ -50,14 +38,14 @@ async def parents_must_exist_and_never_form_a_ring(arena: Arena) -> None:
     """A missing parent, oneself, and a descendant are refused, and nothing is written."""
     catalog, ns = arena.backend.catalog, arena.namespace
     lost = Entity("a", parent_id="missing")
-    assert await _catch(catalog.create_entity(ns, lost, None, 1), EntityNotFoundError)
+    assert await catch(catalog.create_entity(ns, lost, None, 1), EntityNotFoundError)
     assert await catalog.get_entity(ns, "a") is None
     for name, parent in (("a", None), ("b", "a"), ("c", "b")):
         await catalog.create_entity(ns, Entity(name, parent_id=parent), None, 1)
     ring = catalog.update_entity(ns, "a", {"parent_id": "c"}, None, 2)
-    assert await _catch(ring, ValidationError)
+    assert await catch(ring, ValidationError)
     itself = catalog.update_entity(ns, "a", {"parent_id": "a"}, None, 2)
-    assert await _catch(itself, ValidationError)
+    assert await catch(itself, ValidationError)
     unchanged = await catalog.get_entity(ns, "a")
     assert unchanged is not None
     assert (unchanged.parent_id, unchanged.version) == (None, 1)
@@ -70,8 +58,8 @@ async def entity_writes_are_guarded_by_their_version(arena: Arena) -> None:
     first = await catalog.update_entity(ns, "a", {"mode": Mode.BYPASS}, None, 2, version=1)
     assert (first.version, first.mode) == (2, Mode.BYPASS)
     late = catalog.update_entity(ns, "a", {"mode": Mode.DISABLED}, None, 3, version=1)
-    assert await _catch(late, VersionMismatchError)
-    assert await _catch(catalog.update_entity(ns, "x", {}, None, 3), EntityNotFoundError)
+    assert await catch(late, VersionMismatchError)
+    assert await catch(catalog.update_entity(ns, "x", {}, None, 3), EntityNotFoundError)
     assert await catalog.get_entity(ns, "a") == first
 
 
@@ -87,7 +75,7 @@ async def deleting_an_entity_frees_its_children(arena: Arena) -> None:
     child = await catalog.get_entity(ns, "c")
     assert child is not None
     assert child.parent_id is None
-    assert await _catch(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
+    assert await catch(catalog.delete_entity(ns, "p", None, 3), EntityNotFoundError)
 
 
 async def what_was_never_registered_can_be_deleted(arena: Arena) -> None:
@@ -100,7 +88,7 @@ async def what_was_never_registered_can_be_deleted(arena: Arena) -> None:
     assert await catalog.list_resources(ns, of_entities=True) == []
     event, *_ = await arena.backend.ledger.audit(ns, "guest", limit=1, before=None)
     assert (event.action, event.details["before"]) == ("entity_deleted", None)
-    assert await _catch(catalog.delete_entity(ns, "guest", None, 3), EntityNotFoundError)
+    assert await catch(catalog.delete_entity(ns, "guest", None, 3), EntityNotFoundError)
 
 
 async def children_are_listed_page_by_page(arena: Arena) -> None:
@@ -183,9 +171,9 @@ async def the_version_is_that_of_a_lookup(arena: Arena) -> None:
     assert await catalog.version(ns) == (await catalog.lookup(ns, "e", "r")).version
     made = await catalog.register_namespace("tenant", None, 1)
     await catalog.delete_namespace("tenant", None, 2)
-    assert await _catch(catalog.version(made.id), NamespaceStateError)
+    assert await catch(catalog.version(made.id), NamespaceStateError)
     await catalog.purge_namespace(made.id, None, 3)
-    assert await _catch(catalog.version(made.id), NamespaceNotFoundError)
+    assert await catch(catalog.version(made.id), NamespaceNotFoundError)
 
 
 async def a_lookup_may_be_told_what_is_known(arena: Arena) -> None:
@@ -274,12 +262,12 @@ async def a_namespace_lives_dies_and_returns(arena: Arena) -> None:
     gone = await catalog.delete_namespace("tenant", None, 2)
     assert (gone.id, gone.state, gone.deleted_ms) == (old.id, "deleted", 2)
     assert await catalog.get_namespace("tenant") is None
-    assert await _catch(catalog.lookup(old.id, "a", "r"), NamespaceStateError)
+    assert await catch(catalog.lookup(old.id, "a", "r"), NamespaceStateError)
     assert [one.id for one in await catalog.list_namespaces(state="deleted")] == [old.id]
     new = await catalog.register_namespace("tenant", None, 3)
     assert new.id != old.id
     assert await catalog.get_entity(new.id, "a") is None
-    assert await _catch(catalog.recover_namespace(old.id, None, 4), NamespaceStateError)
+    assert await catch(catalog.recover_namespace(old.id, None, 4), NamespaceStateError)
     await catalog.delete_namespace("tenant", None, 5)
     back = await catalog.recover_namespace(old.id, None, 6)
     assert (back.id, back.state) == (old.id, "active")
@@ -291,7 +279,7 @@ async def purging_leaves_nothing(arena: Arena) -> None:
     """Only a deleted namespace can be purged; then no record of it is left."""
     catalog = arena.backend.catalog
     made = await catalog.register_namespace("tenant", None, 1)
-    assert await _catch(catalog.purge_namespace(made.id, None, 1), NamespaceStateError)
+    assert await catch(catalog.purge_namespace(made.id, None, 1), NamespaceStateError)
     await catalog.create_entity(made.id, Entity("a"), None, 1)
     await catalog.update_stored(made.id, Level(), {"limits": (RPM,)}, None, 1)
     arena.namespace = made.id
@@ -300,8 +288,8 @@ async def purging_leaves_nothing(arena: Arena) -> None:
     assert await catalog.purge_namespace(made.id, None, 3) >= 4
     assert await arena.record("a") is None
     assert await catalog.list_namespaces(state="deleted") == []
-    assert await _catch(catalog.lookup(made.id, "a", "r"), NamespaceNotFoundError)
-    assert await _catch(catalog.purge_namespace(made.id, None, 4), NamespaceNotFoundError)
+    assert await catch(catalog.lookup(made.id, "a", "r"), NamespaceNotFoundError)
+    assert await catch(catalog.purge_namespace(made.id, None, 4), NamespaceNotFoundError)
 
 
 async def the_version_record_answers(arena: Arena) -> None:

@@ -366,3 +366,50 @@ def test_a_store_that_does_not_shard_says_so(place: Place, page: Any) -> None:
         ("a=1&b=1&c=1&d=1&e=1", 400),
     ):
         assert place.send("GET", f"/ui/shards?{query}")[0] == status
+
+
+def test_a_plan_is_made_sold_changed_and_ended_in_the_page(place: Place, page: Any) -> None:
+    page.goto(place.page("limits"))
+    text_of(page, "#plans .empty", "No plans yet")
+    page.get_by_label("Level").select_option("plan")
+    page.get_by_label("Plan", exact=True).fill("gold")
+    page.get_by_role("button", name="Open").click()
+    text_of(page, "#nothing-stored", "No limits are stored at this level")
+    page.get_by_role("button", name="Add a limit").click()
+    page.get_by_label("Capacity").fill("40")
+    page.get_by_role("button", name="Save").click()
+    text_of(page, "#say", "^Saved. New limits for Plan gold, every resource")
+    text_of(page, "#plans tbody", "gold.*tokens capacity 40")
+    place.ask("POST", f"{SPACE}/entities", {"id": "user:buyer"})
+    page.goto(place.page("entities?id=user:buyer"))
+    page.locator("summary", has_text=re.compile("^Plan$")).click()
+    form = page.get_by_role("form", name="Plan of user:buyer")
+    assert form.get_by_label("Plan").locator("option").all_inner_texts() == ["none", "gold"]
+    form.get_by_label("Plan").select_option("gold")
+    form.get_by_role("button", name="Assign").click()
+    text_of(page, "main dd a", "^gold$")
+    assert place.check("buyer", "sold", 30) == 200
+    assert place.check("buyer", "sold", 30) == 429
+    page.goto(place.page("explain?scope=user&identifier=buyer&resource=sold"))
+    text_of(page, ".rung[data-level=plan][data-gives=true]", "Plan gold for every resource")
+    levels = [one.get_attribute("data-level") for one in page.locator(".rung").all()]
+    assert levels == ["entity", "entity_default", "plan_resource", "plan", *LEVELS[2:]]
+    page.locator(".rung[data-level=plan_resource]").get_by_role("link").click()
+    text_of(page, "main h2", "^Plan gold on sold$")
+    page.get_by_role("button", name="Add a limit").click()
+    page.get_by_label("Capacity").fill("25")
+    page.get_by_role("button", name="Preview").click()
+    text_of(page, "#preview h3", "1 would be over the new limits")
+    page.get_by_role("button", name="Save").click()
+    text_of(page, "#plans tbody", "sold.*tokens capacity 25")
+    assert place.ask("GET", f"{SPACE}/plans/gold")["entities"] == 1
+    page.goto(place.page("limits?level=plan&plan=gold"))
+    page.get_by_role("button", name="Remove all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove all").click()
+    text_of(page, "#plans tbody", "as others")
+    assert list(place.ask("GET", f"{SPACE}/plans/gold")["resources"]) == ["sold"]
+    page.get_by_role("button", name="Delete plan gold").click()
+    text_of(page, "#unassigned", "^1 entity is on it and will be on no plan")
+    page.get_by_role("dialog").get_by_role("button", name="Delete the plan").click()
+    text_of(page, "#plans .empty", "No plans yet")
+    assert place.ask("GET", f"{SPACE}/entities/user:buyer")["plan"] is None

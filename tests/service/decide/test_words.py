@@ -55,6 +55,8 @@ def test_every_code_has_its_problem() -> None:
         (errors.NamespaceStateError(SECRET, "deleted", "recover"), Code.NOT_FOUND),
         (errors.EntityNotFoundError("user:u"), Code.ENTITY_NOT_FOUND),
         (errors.EntityExistsError("user:u"), Code.CONFLICT),
+        (errors.PlanNotFoundError("pro"), Code.PLAN_NOT_FOUND),
+        (errors.PlanInUseError("pro", 7, ["a", "b"]), Code.CONFLICT),
         (errors.VersionMismatchError("it", 1, 2), Code.CONFLICT),
         (errors.LeaseExpiredError(), Code.CONFLICT),
         (errors.IncompatibleSchemaError(SECRET, 1, "upgrade"), Code.CONFIGURATION_ERROR),

@@ -38,6 +38,8 @@ BODIES: dict[str, Any] = {
     "Limits": {"limits": ["10/minute"]},
     "SystemLimitsChange": {"limits": ["10/minute"]},
     "ModeChange": {"mode": "normal"},
+    "PlanLimits": {"limits": ["10/minute"]},
+    "PlanAssignment": {"plan": None},
     "Reset": {"entity_id": "user:ann", "resource": "api.search"},
     "TopUp": {"entity_id": "user:ann", "resource": "api.search", "amounts": {"tokens": 1}},
     "NewKey": {"scopes": ["check"], "namespace": "here"},
@@ -80,12 +82,17 @@ async def asked(
     for name in namespaces:
         await world.repository.register_namespace(name)
     app = app_of(world)
-    has_entity = endpoint.method in ("PATCH", "DELETE") or endpoint.path.endswith("{entity_id}")
+    has_entity = endpoint.method in ("PATCH", "DELETE") or endpoint.path.endswith(
+        ("{entity_id}", "{entity_id}/plan")
+    )
     if namespaces and has_entity:
         ns = await world.service.namespace("here")
         await ns.create_entity("user:ann")
+    if namespaces and "{plan}" in endpoint.path:
+        await (await world.service.namespace("here")).set_plan("pro", [])
     path = endpoint.path.format(
         namespace="here", entity_id="user:ann", resource="api.search", lease_id="no-lease",
+        plan="pro",
         key_id="abcdefghijkl", namespace_id="abcdefghijk",
     )  # fmt: skip
     body = None if endpoint.body is None else BODIES[endpoint.body.__name__.removesuffix("Body")]

@@ -106,6 +106,77 @@ def test_stored_limits_come_before_policies(desk: Desk) -> None:
     assert desk.check().json["tokens_capacity"] == 10
 
 
+def test_plans_from_birth_to_death(desk: Desk) -> None:
+    limit = {"name": "tokens", "capacity": 50, "refill_amount": 1, "refill_period_seconds": 1}
+    stored = {**limit, "soft": False}
+    made = desk("PUT", f"{NS}/plans/pro", {"limits": [limit]})
+    assert made.json == {
+        "name": "pro", "limits": [stored], "resources": {}, "version": 1, "entities": 0,
+    }  # fmt: skip
+    path = f"{NS}/plans/pro/limits/api/v2/search"
+    assert desk("PUT", path, {"limits": ["tokens:7/min"]}).json["limits"][0]["capacity"] == 7
+    assert desk("GET", path).json["limits"][0]["refill_period_seconds"] == 60
+    made = desk("POST", f"{NS}/entities", {"id": "user:ann", "plan": "pro"})
+    assert (made.status, made.json["plan"]) == (201, "pro")
+    assert desk.check().json["tokens_capacity"] == 50
+    assert desk.check(resource="api/v2/search").json["tokens_capacity"] == 7
+    told = desk("GET", "/v1/explain", query="identifier=ann&resource=api.search").json
+    assert (told["plan"], told["limits"][0]["source"]) == ("pro", "plan pro for every resource")
+    [listed] = desk("GET", f"{NS}/plans", query="limit=5").json["items"]
+    assert listed == desk("GET", f"{NS}/plans/pro").json
+    assert (listed["entities"], list(listed["resources"])) == (1, ["api/v2/search"])
+    assert desk("GET", f"{NS}/plans/pro/entities").json == {"items": ["user:ann"], "cursor": None}
+    held = desk("DELETE", f"{NS}/plans/pro")
+    assert (held.status, held.json["code"]) == (409, "CONFLICT")
+    assert "1 of them: user:ann;" in held.json["detail"]
+    assert desk("PUT", f"{NS}/plans/free", {"limits": []}).json["limits"] == []
+    moved = desk("PUT", f"{NS}/entities/user:ann/plan", {"plan": "free"})
+    assert (moved.json["plan"], moved.json["version"]) == ("free", 2)
+    assert desk.check().json["tokens_capacity"] == 10, "the policy's again"
+    stale = desk("PUT", f"{NS}/entities/user:ann/plan", {"plan": "pro", "version": 1})
+    assert stale.status == 409
+    assert desk("DELETE", path).status == 204
+    assert desk("GET", path).json == {"limits": []}
+    assert desk("DELETE", f"{NS}/plans/pro").json == {"unassigned": 0}
+    gone = desk("DELETE", f"{NS}/plans/free", query="unassign=true")
+    assert gone.json == {"unassigned": 1}
+    assert desk("GET", f"{NS}/entities/user:ann").json["plan"] is None
+    events = desk("GET", f"{NS}/audit", query="entity_id=%24PLAN:free").json["items"]
+    assert [event["action"] for event in events] == ["plan_deleted", "plan_set"]
+    assert events[0]["details"]["unassigned"] == 1
+
+
+def test_what_is_wrong_with_a_plan_is_named(desk: Desk) -> None:
+    desk("POST", f"{NS}/entities", {"id": "user:ann"})
+    for method, path, body in (
+        ("GET", "plans/gold", None), ("DELETE", "plans/gold", None),
+        ("GET", "plans/gold/entities", None), ("GET", "plans/gold/limits/api", None),
+        ("DELETE", "plans/gold/limits/api", None),
+        ("POST", "entities", {"id": "e", "plan": "gold"}),
+        ("PUT", "entities/user:ann/plan", {"plan": "gold"}),
+    ):  # fmt: skip
+        said = desk(method, f"{NS}/{path}", body)
+        assert (said.status, said.json["code"]) == (404, "PLAN_NOT_FOUND"), path
+        assert said.json["field"] == "plan"
+    nobody = desk("PUT", f"{NS}/entities/nobody/plan", {"plan": None})
+    assert (nobody.status, nobody.json["code"]) == (404, "ENTITY_NOT_FOUND")
+    for method, path, body, field in (
+        ("PUT", "plans/a b", {"limits": []}, "plan"), ("GET", "plans/$x", None, "plan"),
+        ("PUT", "plans/pro", {"limits": ["x"]}, "limits[0]"), ("PUT", "plans/pro", {}, "limits"),
+        ("PUT", "plans/pro", {"limits": ["a:1/s"] * 17}, "limits"),
+        ("PUT", "plans/pro/limits/api", {"limits": []}, "limits"),
+        ("PUT", "plans/pro/limits/_default_", {"limits": ["a:1/s"]}, "resource"),
+        ("PUT", "entities/user:ann/plan", {}, "plan"),
+        ("PUT", "entities/user:ann/plan", {"plan": "a b"}, "plan"),
+        ("POST", "entities", {"id": "e", "plan": None}, "plan"),
+    ):  # fmt: skip
+        said = desk(method, f"{NS}/{path}", body)
+        assert (said.status, said.json["field"]) == (400, field), (path, said.json)
+    wrong = desk("DELETE", f"{NS}/plans/pro", query="unassign=1")
+    assert (wrong.status, wrong.json["field"]) == (400, "unassign")
+    assert desk("GET", f"{NS}/plans").json == {"items": [], "cursor": None}
+
+
 def test_explain_names_the_policy_that_gives_a_limit(desk: Desk) -> None:
     for query, sources in (
         ("identifier=ann&resource=api.search", {"tokens": "policy search_user"}),

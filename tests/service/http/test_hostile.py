@@ -119,8 +119,10 @@ async def misdirected(app: Any, rng: random.Random) -> Said:
     endpoint = rng.choice(ENDPOINTS)
     words = {
         name: rng.choice([*TEXTS[1:], "a", "..", "a/b", "x" * 70]).replace("\ud800", "?")
-        for name in ("namespace", "entity_id", "lease_id", "key_id", "namespace_id", "resource")
-    }
+        for name in (
+            "namespace", "entity_id", "lease_id", "key_id", "namespace_id", "resource", "plan",
+        )
+    }  # fmt: skip
     words["namespace"] = rng.choice(["nowhere", "a b", "a\x00", "%00", "x" * 65])
     if endpoint.path.endswith("{namespace}"):
         words["namespace"] = "a b"  # with a good name, PUT is a good request
@@ -142,7 +144,7 @@ async def state_of(world: World) -> list[Any]:
         ns = await world.service.namespace(name)
         found += [name, [one.id for one in (await ns.list_entities())[0]]]
         found += [await ns.get_buckets("user:ann"), await ns.get_system_defaults()]
-        found += [await ns.list_resources_with_defaults()]
+        found += [await ns.list_resources_with_defaults(), await ns.list_plans()]
     return found
 
 

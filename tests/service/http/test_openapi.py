@@ -35,7 +35,7 @@ def test_it_names_every_route_and_no_other() -> None:
 def test_a_documented_route_is_there(one: Any) -> None:
     path = one.path.format(
         namespace="default", entity_id="user:a", resource="r", lease_id="l", key_id="k",
-        namespace_id="n",
+        namespace_id="n", plan="p",
     )  # fmt: skip
     app = rest_of(World())
     said = run(call(app, one.method, path))
@@ -144,6 +144,7 @@ def test_every_body_has_an_example_that_is_valid(method: str, path: str, one: An
 LEASED = "/v1/leases/{lease_id}"
 SPACE = "/v1/namespaces/{namespace}"
 LEVEL = f"{SPACE}/limits/entities/{{entity_id}}/{{resource}}"
+PLAN = f"{SPACE}/plans/{{plan}}"
 SESSION = [
     ("POST", "/v1/ratelimit/check"),
     ("POST", "/v1/ratelimit/batch"),
@@ -157,7 +158,14 @@ SESSION = [
     ("GET", "/v1/namespaces"),
     ("GET", SPACE),
     ("PUT", SPACE),
+    ("PUT", PLAN),
+    ("PUT", f"{PLAN}/limits/{{resource}}"),
+    ("GET", f"{PLAN}/limits/{{resource}}"),
     ("POST", f"{SPACE}/entities"),
+    ("PUT", f"{SPACE}/entities/{{entity_id}}/plan"),
+    ("GET", PLAN),
+    ("GET", f"{SPACE}/plans"),
+    ("GET", f"{PLAN}/entities"),
     ("PATCH", f"{SPACE}/entities/{{entity_id}}"),
     ("GET", f"{SPACE}/entities/{{entity_id}}"),
     ("GET", f"{SPACE}/entities"),
@@ -178,11 +186,14 @@ SESSION = [
     ("GET", f"{SPACE}/audit"),
     ("PUT", f"{SPACE}/modes/{{resource}}"),
     ("DELETE", LEVEL),
+    ("DELETE", f"{PLAN}/limits/{{resource}}"),
+    ("DELETE", PLAN),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
 ]
-QUERIES = {"/v1/explain": "entity_id=user:ann&resource=api.search"}
-FREE = ("counters", "held", "metadata", "details")  # whose keys are the caller's own
+QUERIES = {"/v1/explain": "entity_id=user:ann&resource=api.search", PLAN: "unassign=true"}
+BARE = [("PUT", PLAN), ("GET", PLAN)]
+FREE = ("resources", "counters", "held", "metadata", "details")  # whose keys are the caller's own
 
 
 def shape(value: Any) -> Any:
@@ -204,9 +215,16 @@ def test_the_examples_are_what_a_service_answers() -> None:
         one = told[method, path]
         asked = one.get("requestBody", {}).get("content", {}).get("application/json", {})
         place = path.format(
-            namespace="default", entity_id="user:ann", resource="api.search", lease_id=lease_id
+            namespace="default", entity_id="user:ann", resource="api.search", lease_id=lease_id,
+            plan="pro",
+        )  # fmt: skip
+        query = (
+            ""
+            if (method, path) in BARE
+            else QUERIES.get(
+                path, "entity_id=user:ann" if path.endswith(("usage", "audit")) else ""
+            )
         )
-        query = QUERIES.get(path, "entity_id=user:ann" if path.endswith(("usage", "audit")) else "")
         said = run(call(app, method, place, asked.get("example"), query=query))
         assert str(said.status) in one["responses"], (method, path, said.content)
         assert said.status < 300, (method, path, said.content)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headgate import RateLimitExceeded, SyncRateLimiter
 from headgate.core.history import UsageQuery, WindowUsage, audit_event
-from headgate.core.levels import Entity, Level
+from headgate.core.levels import CommonLevels, Entity, Level, Plan
 from headgate.core.limits import Limit
 from headgate.core.record import HOUR_MS
 from headgate.core.runtime import run
@@ -44,12 +45,47 @@ LIMITS = {"limits": (Limit.per_minute("rpm", 10),)}
 START_MS = NOW_MS // HOUR_MS * HOUR_MS
 BATCH, WRITE = "BatchGetItem", "TransactWriteItems"
 GET, QUERY = "GetItem", "Query"
+KNOWN_VERSION = 8  # of what test_calls_per_operation has set up
+KNOWN = CommonLevels(KNOWN_VERSION, None, None, {"pro": Plan("pro")})
 Call = Callable[[DynamoCatalog, DynamoLedger, str], Coroutine[Any, Any, Any]]
 
 # calls, round trips, what is called
 CALLS: dict[str, tuple[list[str], int, Call]] = {
     "lookup": ([BATCH], 1, lambda c, _, ns: c.lookup(ns, "org", "r")),
     "lookup with a parent": ([BATCH] * 2, 2, lambda c, _, ns: c.lookup(ns, "key", "r")),
+    "lookup of a plan": ([BATCH] * 2, 2, lambda c, _, ns: c.lookup(ns, "rich", "r")),
+    "lookup of a plan that is known": (
+        [BATCH], 1,
+        lambda c, _, ns: c.lookup(ns, "rich", "r", KNOWN),
+    ),
+    "lookup of a plan that is known, for a new resource": (
+        [BATCH], 1,
+        lambda c, _, ns: c.lookup(ns, "rich", "r", replace(KNOWN, is_whole=False)),
+    ),
+    "get_plan": ([BATCH], 1, lambda c, _, ns: c.get_plan(ns, "pro")),
+    "list_plans": (
+        [GET, QUERY, BATCH], 2, lambda c, _, ns: c.list_plans(ns, limit=9, cursor=None),
+    ),
+    "list_entities_on_plan": (
+        [GET, QUERY], 1,
+        lambda c, _, ns: c.list_entities_on_plan(ns, "pro", limit=9, cursor=None),
+    ),
+    "set_plan": (
+        [BATCH, WRITE], 2, lambda c, _, ns: c.set_plan(ns, "pro", "r", (), None, NOW_MS),
+    ),
+    "delete_plan": ([BATCH, WRITE], 2, lambda c, _, ns: c.delete_plan(ns, "free", None, NOW_MS)),
+    "delete_plan with entities": (
+        [BATCH, QUERY, BATCH, WRITE], 4,
+        lambda c, _, ns: c.delete_plan(ns, "pro", None, NOW_MS, unassign=True),
+    ),
+    "create_entity on a plan": (
+        [BATCH, WRITE], 2,
+        lambda c, _, ns: c.create_entity(ns, Entity("new", plan="pro"), None, NOW_MS),
+    ),
+    "update_entity to another plan": (
+        [BATCH, BATCH, WRITE], 3,
+        lambda c, _, ns: c.update_entity(ns, "rich", {"plan": "free"}, None, NOW_MS),
+    ),
     "lookup of nobody": ([BATCH], 1, lambda c, _, ns: c.lookup(ns, "nobody", "r")),
     "get_entity": ([BATCH], 1, lambda c, _, ns: c.get_entity(ns, "key")),
     "get_stored": ([BATCH], 1, lambda c, _, ns: c.get_stored(ns, Level("key", "r"))),
@@ -152,6 +188,10 @@ def test_calls_per_operation(name: str) -> None:
         run(backend.catalog.create_entity(ns, entity, None, NOW_MS))
     for level in (Level("key", "r"), Level(None, "r")):
         run(backend.catalog.update_stored(ns, level, LIMITS, None, NOW_MS))
+    for plan in ("pro", "free"):
+        run(backend.catalog.set_plan(ns, plan, None, LIMITS["limits"], None, NOW_MS))
+    made = run(backend.catalog.create_entity(ns, Entity("rich", plan="pro"), None, NOW_MS))
+    assert (made.plan, run(backend.catalog.version(ns))) == ("pro", KNOWN_VERSION)
     usage = WindowUsage("hourly", START_MS, {"rpm": 1000}, 1)
     run(DynamoLedger(table_of(backend)).add_usage(ns, "key", "r", [usage]))
     port = Watched(model_port(backend))

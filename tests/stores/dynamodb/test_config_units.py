@@ -18,14 +18,17 @@ from headgate.aws.infra import Load, cost
 from headgate.aws.infra.cost import MONTH_S
 from headgate.core.levels import NO_DEFAULTS, CommonLevels, Entity, Level
 from headgate.core.plan import ONE_TOKEN
+from headgate.core.plan_cache import ERA_MS
 from headgate.core.runtime import run
 from headgate.repository import Repository
 from headgate.stores.dynamodb import over_port
-from headgate.stores.dynamodb.catalog.items import system_key
+from headgate.stores.dynamodb.catalog.items import plan_key, system_key
+from headgate.stores.dynamodb.catalog.records import TOUCHED_MAX
 from headgate.stores.dynamodb.client.calls import DynamoRequest
+from headgate.stores.dynamodb.table import requests as ask
 from headgate.testing import FakeClock
 from proof.model.engine import Engine, ModelPort
-from tests.stores.dynamodb.kit import TABLE, Watched, model_port, prepared, registered
+from tests.stores.dynamodb.kit import TABLE, Watched, model_port, prepared, registered, table_of
 
 HOUR_S = 3600
 DOCS = Path(__file__).parents[3] / "docs/reference"
@@ -107,6 +110,134 @@ def test_a_new_entity_reads_its_own_items_alone() -> None:
     port.take()
     run(home.configs.cached_lookup("key", "api", clock()))
     assert port.take() == 8, "a generation more"
+
+
+def on_pro(home: Repository, count: int) -> None:
+    """So many entities on a plan, put there by another process."""
+    catalog, ns = home.backend.catalog, run(home.configs.namespace_id())
+    run(catalog.set_plan(ns, "pro", "api", (RPM,), None, 1))
+    for place in range(count):
+        run(catalog.create_entity(ns, Entity(f"e{place}", plan="pro"), None, 1))
+
+
+def test_a_plan_is_read_once_for_all_who_are_on_it() -> None:
+    """One batched read for a cold entity; a second one only where nobody knows its plan yet."""
+    [home], [port], clock = processes(1)
+    on_pro(home, 50)
+    clock.advance(60_001)
+    port.take()
+
+    def read(entity_id: str, resource: str = "api") -> list[str]:
+        port.take()
+        lookup = run(home.configs.cached_lookup(entity_id, resource, clock())).lookup
+        assert lookup.lineage[0].plan.name == "pro"  # type: ignore[union-attr]
+        return list(port.keys)
+
+    def plans_in(keys: list[str]) -> int:
+        return sum("/PLAN#pro" in key for key in keys)
+
+    first = read("e0")
+    assert (len(first), plans_in(first)) == (8, 1), "all of it, then the plan with the system's"
+    for place in range(1, 50):
+        keys = read(f"e{place}")
+        assert (len(keys), plans_in(keys)) == (4, 0)
+    keys = read("e0", "chat")
+    assert (len(keys), plans_in(keys)) == (6, 0), "a resource nobody has asked for yet"
+    assert len(read("e1", "chat")) == 4
+    port.take()
+    for _ in range(60):
+        clock.advance(60_001)
+        for place in range(50):
+            run(home.configs.cached_lookup(f"e{place}", "api", clock()))
+    assert port.take() <= 60, "an hour without a change"
+
+
+def test_plans_are_read_anew_once_a_day_too() -> None:
+    """A store that lost its last changes may count the same version a second time."""
+    [home], [port], clock = processes(1)
+    on_pro(home, 1)
+    clock.advance(60_001)
+    run(home.configs.cached_lookup("e0", "api", clock()))
+    clock.advance(ERA_MS - 30_000)
+    run(home.configs.cached_lookup("e0", "api", clock()))
+    for resource, reads in (("before", 0), ("just", 0), ("after", 1), ("later", 0)):
+        port.take()
+        run(home.configs.cached_lookup("e0", resource, clock()))
+        assert sum("/PLAN#pro" in key for key in port.keys) == reads, resource
+        clock.advance(20_000)
+
+
+def test_a_plan_s_change_reaches_all_who_are_on_it_within_the_ttl() -> None:
+    homes, ports, clock = processes(2)
+    on_pro(homes[0], 20)
+    clock.advance(60_001)
+
+    def capacities(home: Repository) -> set[int]:
+        found = set()
+        for place in range(20):
+            plan = run(home.configs.plan(f"e{place}", "api", NO_DEFAULTS, None, clock()))
+            found |= {limit.capacity for one in plan.resolutions for limit in one.limits}
+        return found
+
+    for home in homes:
+        assert capacities(home) == {RPM.capacity}
+    catalog, ns = homes[0].backend.catalog, run(homes[0].configs.namespace_id())
+    run(catalog.set_plan(ns, "pro", "api", (Limit.per_minute("rpm", 7),), None, 1))
+    clock.advance(60_001)
+    for home, port in zip(homes, ports, strict=True):
+        port.take()
+        assert capacities(home) == {7}
+        assert sum("/PLAN#pro" in key for key in port.keys) == 1
+        assert port.take() == 4 * 20 + 5, "thrice the system's, the resource's and the plan"
+
+
+@pytest.mark.parametrize("what", ["the plan", "its entities", "the plan, and it is gone"])
+def test_a_plan_that_is_newer_than_what_is_known_is_looked_up_in_full(what: str) -> None:
+    backend = prepared()
+    ns, catalog = registered(backend), backend.catalog
+    run(catalog.set_plan(ns, "pro", None, (RPM,), None, 1))
+    run(catalog.create_entity(ns, Entity("key", plan="pro"), None, 1))
+    old = CommonLevels(run(catalog.version(ns)), None, None)
+    if what == "the plan":
+        run(catalog.set_plan(ns, "pro", "api", (RPM,), None, 1))
+    elif what == "its entities":
+        run(catalog.create_entity(ns, Entity("other", plan="pro"), None, 1))
+    else:
+        run(catalog.delete_plan(ns, "pro", None, 1, unassign=True))
+    found = run(catalog.lookup(ns, "key", "api", old))
+    assert found == run(catalog.lookup(ns, "key", "api"))
+    assert found.version > old.version
+
+
+def test_an_entity_whose_plan_is_missing_is_limited_by_what_is_left() -> None:
+    """Nothing writes such a table, but a backup may hold one part and not the other."""
+    backend = prepared()
+    ns, catalog = registered(backend), backend.catalog
+    run(catalog.set_plan(ns, "pro", None, (RPM,), None, 1))
+    run(catalog.create_entity(ns, Entity("key", plan="pro"), None, 1))
+    known = CommonLevels(run(catalog.version(ns)), None, None)
+    run(table_of(backend).write(ask.delete(plan_key(ns, "pro"))))
+    for place in range(TOUCHED_MAX):
+        run(catalog.update_stored(ns, Level(None, f"r{place}"), {"limits": (RPM,)}, None, 1))
+    for told in (None, known):
+        assert run(catalog.lookup(ns, "key", "api", told)).lineage[0].plan is None
+
+
+def test_who_is_met_late_in_a_ttl_does_not_begin_one_of_its_own() -> None:
+    """Its limits are those that were known, so they are as old as the confirmation."""
+    [home], _, clock = processes(1)
+    catalog, ns = home.backend.catalog, run(home.configs.namespace_id())
+    clock.advance(59_999)
+    lower = {"limits": (Limit.per_minute("rpm", 5),)}
+    run(catalog.update_stored(ns, Level(None, "api"), lower, None, 1))
+
+    def capacity() -> int:
+        plan = run(home.configs.plan("late", "api", NO_DEFAULTS, None, clock()))
+        return plan.resolutions[0].limits[0].capacity
+
+    assert capacity() == RPM.capacity, "what is known is not read"
+    clock.advance(59_999)
+    assert capacity() == 5, "nearly two TTLs since it was read"
 
 
 @pytest.mark.parametrize("what", ["a level", "a default", "an entity", "a parent", "a parent's"])

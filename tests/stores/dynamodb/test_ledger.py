@@ -18,17 +18,19 @@ from headgate.repository import Repository, open_backend
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb import over_port
 from headgate.stores.dynamodb.catalog.items import (
-    AUDIT_KEPT_MS,
-    DAYS_MAX,
     NOTES,
-    REFRESH_MS,
-    USAGE_KEPT_MS,
-    Retention,
-    RetentionPeriods,
     as_json,
     event_as_item,
     purge_attributes,
     usage_key,
+)
+from headgate.stores.dynamodb.catalog.retention import (
+    AUDIT_KEPT_MS,
+    DAYS_MAX,
+    REFRESH_MS,
+    USAGE_KEPT_MS,
+    Retention,
+    RetentionPeriods,
 )
 from headgate.stores.dynamodb.client.calls import TableMissing
 from headgate.stores.dynamodb.ledger import DynamoLedger

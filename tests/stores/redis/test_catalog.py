@@ -41,6 +41,7 @@ class TestModel(CatalogModel):
     @pytest.fixture
     def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(records, "CHILDREN_PER_BATCH", 3)
+        monkeypatch.setattr(records, "ENTITIES_PER_STEP", 3)
 
 
 # Writers that meet: whatever happens between a read and its commit, the rules hold.
@@ -277,6 +278,19 @@ Call = Callable[[RedisCatalog, str], Coroutine[Any, Any, Any]]
 
 CALLS: dict[str, tuple[int, Call]] = {
     "lookup": (1, lambda c, ns: c.lookup(ns, "key", "r")),
+    "lookup of a plan": (1, lambda c, ns: c.lookup(ns, "rich", "r")),
+    "get_plan": (1, lambda c, ns: c.get_plan(ns, "pro")),
+    "list_plans": (1, lambda c, ns: c.list_plans(ns, limit=9, cursor=None)),
+    "list_entities_on_plan": (
+        1,
+        lambda c, ns: c.list_entities_on_plan(ns, "pro", limit=9, cursor=None),
+    ),
+    "set_plan": (2, lambda c, ns: c.set_plan(ns, "pro", "r", (), None, NOW_MS)),
+    "delete_plan": (3, lambda c, ns: c.delete_plan(ns, "pro", None, NOW_MS, unassign=True)),
+    "create_entity on a plan": (
+        2,
+        lambda c, ns: c.create_entity(ns, Entity("new", plan="pro"), None, NOW_MS),
+    ),
     "get_entity": (1, lambda c, ns: c.get_entity(ns, "key")),
     "get_stored": (1, lambda c, ns: c.get_stored(ns, Level())),
     "list_entities": (1, lambda c, ns: c.list_entities(ns, parent_id="org", limit=9, cursor=None)),
@@ -306,7 +320,9 @@ CALLS: dict[str, tuple[int, Call]] = {
 def test_calls_per_operation(name: str, redis_url: str) -> None:
     backend = opened(redis_url)
     ns = registered(backend)
-    for entity in (Entity("org"), Entity("key", parent_id="org", cascade=True)):
+    run(backend.catalog.set_plan(ns, "pro", None, LIMITS["limits"], None, NOW_MS))
+    key = Entity("key", parent_id="org", cascade=True)
+    for entity in (Entity("org"), key, Entity("rich", plan="pro")):
         run(backend.catalog.create_entity(ns, entity, None, NOW_MS))
     run(backend.catalog.update_stored(ns, Level("key", "r"), LIMITS, None, NOW_MS))
     port = Watched(port_to(redis_url))

@@ -30,6 +30,7 @@ EVERY_SCRIPT = {
     "a_text_is_dropped_once", "children_are_listed_page_by_page",
     "debt_is_repaid_by_refill_only", "deleting_an_entity_frees_its_children",
     "namespaces_are_apart", "old_history_is_trimmed", "peek_find_and_forget_agree",
+    "plans_are_listed_with_how_many_are_on_them",
     "stored_limits_are_listed", "the_version_record_answers",
     "usage_is_asked_by_name_time_and_page",
 }  # fmt: skip

@@ -16,7 +16,7 @@ from headgate.core.record import BucketKey, Record, Terms, full_at_ms
 from headgate.core.runtime import run, wall_clock_ms
 from headgate.stores.catalog import Backend
 from headgate.stores.memory import open_memory
-from headgate.stores.sqlite import CAPABILITIES, open_sqlite
+from headgate.stores.sqlite import CAPABILITIES, open_sqlite, records
 from headgate.stores.sqlite.bucket_table import BucketTable
 from headgate.stores.sqlite.buckets import SqliteStore
 from headgate.stores.sqlite.connection import BlockingSqlitePort
@@ -153,8 +153,9 @@ class TestModel(CatalogModel):
         run(backend.store.close())
 
     @pytest.fixture
-    def small_steps(self) -> None:
-        """A transaction takes all there is."""
+    def small_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A transaction takes all there is of a family, and much of a plan's."""
+        monkeypatch.setattr(records, "ENTITIES_PER_STEP", 3)
 
 
 def test_a_purge_that_was_cut_short_is_finished_by_the_next(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from headgate.core.decision import Demand
 from headgate.core.history import UsageQuery, audit_event
+from headgate.core.levels import Entity
 from headgate.core.limits import Limit
 from headgate.core.record import CELLS, HOUR_MS, BucketKey, Record, Terms
 from headgate.core.runtime import run
@@ -110,6 +111,24 @@ def test_usage_of_a_file_without_what_cascaded_keeps_its_meaning(tmp_path: Path)
     [shot] = run(backend.ledger.usage("ns", UsageQuery(window_type="daily"), NOW_MS)).items
     assert (shot.counters, shot.total_events) == ({"rpm": 98}, 98)
     assert (shot.from_children, shot.events_from_children) == ({"rpm": 1}, 1)
+    run(backend.store.close())
+
+
+def test_entities_of_a_file_without_plans_are_on_none(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    make_file(path, schema.OLDEST_VERSION + 2)
+    body = '{"name":null,"cascade":false,"metadata":{},"mode":"normal","created_ms":7}'
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO namespaces VALUES ('ns', 'team', 'active', 3, 1, NULL)")
+        connection.execute("INSERT INTO entities VALUES ('ns', 'ann', NULL, 1, ?)", (body,))
+    backend = opened(path)
+    catalog = backend.catalog
+    assert run(catalog.get_entity("ns", "ann")) == Entity("ann", created_ms=7)
+    run(catalog.set_plan("ns", "pro", None, (Limit.per_minute("rpm", 1),), None, 9))
+    run(catalog.update_entity("ns", "ann", {"plan": "pro"}, None, 9))
+    found = run(catalog.get_plan("ns", "pro"))
+    assert found is not None
+    assert found.entities == 1
     run(backend.store.close())
 
 

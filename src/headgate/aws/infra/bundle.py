@@ -29,6 +29,7 @@ PARTS = (
     "core",
     "stores/__init__.py",
     "stores/catalog.py",
+    "stores/plans.py",
     "stores/records.py",
     "stores/dynamodb",
     "transport",

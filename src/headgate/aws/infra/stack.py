@@ -40,7 +40,7 @@ from headgate.aws.infra.options import (
 )
 from headgate.core.errors import IncompatibleSchemaError, ValidationError
 from headgate.core.runtime import run
-from headgate.stores.dynamodb.catalog.items import AUDIT_DAYS, USAGE_DAYS, USAGE_WINDOWS
+from headgate.stores.dynamodb.catalog.retention import AUDIT_DAYS, USAGE_DAYS, USAGE_WINDOWS
 from headgate.stores.dynamodb.client.calls import open_port
 from headgate.stores.dynamodb.table.create import SCHEMA, check, note_first
 from headgate.stores.dynamodb.table.table import Table

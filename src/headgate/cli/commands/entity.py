@@ -50,13 +50,14 @@ def entity() -> None:
 
 
 @entity.action("""
-    headgate entity create acme --name 'Acme Inc' --metadata '{"plan": "gold"}'
+    headgate entity create acme --name 'Acme Inc' --plan pro --metadata '{"region": "eu"}'
     headgate entity create key-1 --parent acme --cascade
 """)
 @entity_argument
 @click.option("--name", help="What people call it.")
 @click.option("--parent", "parent_id", metavar="ENTITY", help="The entity it belongs to.")
 @click.option("--cascade", is_flag=True, help="Take from its parent whatever it takes.")
+@click.option("--plan", metavar="PLAN", help="The plan it is on; see headgate plan.")
 @click.option(
     "--metadata", type=parse_object, metavar="JSON", help="A JSON object to store with it."
 )
@@ -97,19 +98,23 @@ def _headline(found: dict[str, Any]) -> str:
     if found["parent_id"]:
         verb = "cascades to" if found["cascade"] else "belongs to"
         parts.append(f"{verb} {found['parent_id']}")
+    if found["plan"]:
+        parts.append(f"plan {found['plan']}")
     if found["mode"] != "normal":
         parts.append(found["mode"].upper())
     return "  ".join([*parts, f"version {found['version']}", f"created {found['created_at']}"])
 
 
 ENTITY_COLUMNS = {
-    "entity": "id", "name": "name", "parent": "parent_id", "cascade": "cascade", "mode": "mode",
+    "entity": "id", "name": "name", "parent": "parent_id", "cascade": "cascade", "plan": "plan",
+    "mode": "mode",
 }  # fmt: skip
 
 
 @entity.action("""
     headgate entity list
     headgate entity list --parent acme
+    headgate entity list --plan pro
     headgate entity list --with-limits gpt-4 --json
 """)
 @click.option("--parent", "parent_id", metavar="ENTITY", help="Only its children.")
@@ -117,20 +122,26 @@ ENTITY_COLUMNS = {
     "--with-limits", "resource", metavar="RESOURCE",
     help="Only ids with own limits on it; _default_ for limits on every resource.",
 )  # fmt: skip
+@click.option("--plan", metavar="PLAN", help="Only ids of those on a plan.")
 @page_options
 def list_(
     session: Session,
     parent_id: str | None,
     resource: str | None,
+    plan: str | None,
     limit: int,
     cursor: str | None,
 ) -> Output:
     """List entities by id."""
-    if parent_id is not None and resource is not None:
-        raise click.UsageError("--parent and --with-limits are two questions; ask one")
+    if sum(asked is not None for asked in (parent_id, resource, plan)) > 1:
+        raise click.UsageError("--parent, --with-limits and --plan are questions apart; ask one")
     repository = session.repository
+    ids, following = None, None
     if resource is not None:
         ids, following = repository.list_entities_with_custom_limits(resource, limit, cursor)
+    elif plan is not None:
+        ids, following = repository.list_entities_on_plan(plan, limit, cursor)
+    if ids is not None:
         lines = "\n".join(ids) or "no entities"
         return Output({"items": ids, "next": following}, lines, next_page(following))
     if parent_id is not None:

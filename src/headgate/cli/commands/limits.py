@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from headgate.core.limits import (
     Limit,
     parse_config_resource,
     parse_entity_id,
+    parse_plan_name,
     parse_resource,
 )
 from headgate.core.runtime import run
@@ -26,7 +27,9 @@ from headgate.declare.apply import (
     Action,
     Changes,
     Declaration,
+    DeclaredLevel,
     LevelChange,
+    PlanLevel,
     Preview,
     apply_changes,
     plan_changes,
@@ -47,11 +50,11 @@ from headgate.declare.yaml_fields import (
 )
 
 # --------------------------------------------------------------------------------------------------
-# The file of `headgate limits`: system, resources and entities, read into a Declaration.
+# The file of `headgate limits`: system, resources, plans and entities, read into a Declaration.
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 NAME_LENGTH_MAX = 256
-EMPTY = "the file is empty; declare system, resources or entities"
+EMPTY = "the file is empty; declare system, resources, plans or entities"
 
 
 def decode(content: bytes, findings: Findings) -> Declaration:
@@ -80,11 +83,12 @@ def is_empty(node: Node) -> bool:
 class _DeclarationDecoder:
     def __init__(self, reader: FieldReader) -> None:
         self.reader = reader
-        self.levels: dict[Level, StoredLevel] = {}
+        self.levels: dict[DeclaredLevel, StoredLevel] = {}
         self.entities: dict[str, dict[str, Any]] = {}
+        self.plans: list[str] = []
 
     def declaration(self, root: Node) -> Declaration:
-        parts = self._fields(root, "the file", ("system", "resources", "entities"))
+        parts = self._fields(root, "the file", ("system", "resources", "plans", "entities"))
         if "system" in parts:
             self._system(parts["system"])
         for key, node in self._entries(parts.get("resources"), "resources"):
@@ -92,11 +96,15 @@ class _DeclarationDecoder:
             limits = self._limits(node)
             if name is not None and limits:
                 self.levels[Level(None, name)] = StoredLevel(limits)
+        for key, node in self._entries(parts.get("plans"), "plans"):
+            name = self._parse_name(key, parse_plan_name)
+            if name is not None:
+                self._plan(name, node)
         for key, node in self._entries(parts.get("entities"), "entities"):
             entity_id = self._parse_name(key, parse_entity_id)
             if entity_id is not None:
                 self._entity(entity_id, node)
-        return Declaration(self.levels, self.entities)
+        return Declaration(self.levels, self.entities, self.plans)
 
     def _system(self, node: Node) -> None:
         if isinstance(node, Listing):
@@ -114,9 +122,18 @@ class _DeclarationDecoder:
         if limits:
             self.levels[Level()] = StoredLevel(limits, on_unavailable=rule)
 
+    def _plan(self, name: str, node: Node) -> None:
+        self.plans.append(name)
+        held: Node | None = node
+        if not isinstance(node, Listing):
+            held = self._fields(node, f"plan {name}", ("limits",)).get("limits")
+        for resource, limits in self._by_resource(held, "limits of a plan"):
+            on = None if resource == DEFAULT_RESOURCE else resource
+            self.levels[PlanLevel(name, on)] = StoredLevel(limits)
+
     def _entity(self, entity_id: str, node: Node) -> None:
         what = f"entity {entity_id}"
-        parts = self._fields(node, what, ("name", "parent", "cascade", "limits"))
+        parts = self._fields(node, what, ("name", "parent", "cascade", "plan", "limits"))
         said: dict[str, Any] = {}
         if "name" in parts:
             said["name"] = self._title(parts["name"])
@@ -126,20 +143,26 @@ class _DeclarationDecoder:
             said["parent_id"] = None if alone else self._parse_name(parent, parse_entity_id)
         if "cascade" in parts:
             said["cascade"] = self.reader.switch(parts["cascade"], "cascade")
+        if "plan" in parts:
+            plan = parts["plan"]
+            none = kind_of(plan) == "nothing"
+            said["plan"] = None if none else self._parse_name(plan, parse_plan_name)
         self.entities[entity_id] = said
-        held = parts.get("limits")
-        if isinstance(held, Listing):  # on every resource
-            self._of_entity(entity_id, DEFAULT_RESOURCE, held)
-            return
-        for key, limits_node in self._entries(held, "limits of an entity"):
-            resource = self._parse_name(key, parse_config_resource)
-            if resource is not None:
-                self._of_entity(entity_id, resource, limits_node)
-
-    def _of_entity(self, entity_id: str, resource: str, node: Node) -> None:
-        limits = self._limits(node)
-        if limits:
+        for resource, limits in self._by_resource(parts.get("limits"), "limits of an entity"):
             self.levels[Level(entity_id, resource)] = StoredLevel(limits)
+
+    def _by_resource(self, node: Node | None, what: str) -> Iterator[tuple[str, tuple[Limit, ...]]]:
+        """Limits by resource; a list is on every one."""
+        places: list[tuple[str | None, Node]] = [
+            (self._parse_name(key, parse_config_resource), limits_node)
+            for key, limits_node in ([] if isinstance(node, Listing) else self._entries(node, what))
+        ]
+        if isinstance(node, Listing):
+            places = [(DEFAULT_RESOURCE, node)]
+        for resource, limits_node in places:
+            limits = () if resource is None else self._limits(limits_node)
+            if resource is not None and limits:
+                yield resource, limits
 
     def _title(self, node: Node) -> str | None:
         title = self.reader.word(node, "name")
@@ -183,7 +206,9 @@ def _list_in(node: Node) -> Node:
 SIGNS = {Action.CREATE: "+", Action.CHANGE: "~", Action.DELETE: "-"}
 
 
-def level_text(level: Level) -> str:
+def level_text(level: DeclaredLevel) -> str:
+    if isinstance(level, PlanLevel):
+        return f"plan {level.plan} on {level.resource or 'everything'}"
     if level.entity_id is None:
         return "system" if level.resource is None else f"resource {level.resource}"
     on = "everything" if level.resource == DEFAULT_RESOURCE else level.resource
@@ -294,7 +319,8 @@ _prune = click.option("--prune", is_flag=True, help="Delete stored limits not in
 
 @command_group("headgate limits plan -f limits.yaml")
 def limits() -> None:
-    """Limits declared in a file: see what would change and who is affected, then apply it."""
+    """Limits declared in a file: see what would change and who is affected, then apply it. Plans
+    that entities are on are `headgate plan`."""
 
 
 @limits.action("""
@@ -304,10 +330,16 @@ def limits() -> None:
 @_file
 @_prune
 def plan(session: Session, file: str, prune: bool) -> Output:
-    """Show what apply would change, and which buckets would have more in use than their limit."""
+    """Show what apply would change, and which buckets would have more in use than their limit; the
+    plans that entities are on are `headgate plan`."""
     wanted = plan_file(session, file, prune=prune)
     with progress(session, "looking at buckets") as step:
-        found = run(preview(session.repository.core, wanted.levels, lambda done: step(done, None)))
+        found = run(
+            preview(
+                session.repository.core, wanted.levels, lambda done: step(done, None),
+                entities=wanted.entities,
+            )
+        )  # fmt: skip
     return Output(changes_document(wanted, found), *plan_parts(wanted, found))
 
 
@@ -322,7 +354,7 @@ def apply(session: Session, file: str, prune: bool, yes: bool) -> Output:
     """Store what the file says. What it does not name stays, unless --prune is given."""
     wanted = plan_file(session, file, prune=prune)
     core = session.repository.core
-    found = run(preview(core, wanted.levels))
+    found = run(preview(core, wanted.levels, entities=wanted.entities))
     if wanted and not yes:
         if not session.as_json:
             show(session, Output(None, *plan_parts(wanted, found)))

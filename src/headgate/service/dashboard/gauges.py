@@ -22,12 +22,13 @@ from headgate.core.limits import (
 )
 from headgate.core.record import BucketKey, LimitCell, Record, cells_of
 from headgate.core.store import Sharded
-from headgate.declare.apply import Action, LevelChange, preview
+from headgate.declare.apply import Action, DeclaredLevel, LevelChange, PlanLevel, preview
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.problems import invalid
 from headgate.service.decide.request_bodies import (
     EntityId,
     Namespace,
+    PlanName,
     RequestBody,
     check_values,
     parse_body,
@@ -157,6 +158,7 @@ class PreviewBody(RequestBody):
     namespace: Namespace | UnsetType = UNSET
     entity_id: EntityId | None = None
     resource: Annotated[str, Meta(min_length=1, max_length=RESOURCE_LENGTH_MAX)] | None = None
+    plan: PlanName | None = None
 
 
 def parse_change(values: object) -> tuple[str, LevelChange]:
@@ -165,14 +167,18 @@ def parse_change(values: object) -> tuple[str, LevelChange]:
     check_values(values, PreviewBody)
     try:
         limits = tuple(limits_of(body.limits)) if body.limits else ()
-        level = _level(body.entity_id, body.resource)
+        level = _level(body.entity_id, body.resource, body.plan)
     except ValidationError as error:
         raise invalid(error.field, error.reason) from None
     change = LevelChange(Action.CHANGE if limits else Action.DELETE, level, (), limits)
     return DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace, change
 
 
-def _level(entity_id: str | None, resource: str | None) -> Level:
+def _level(entity_id: str | None, resource: str | None, plan: str | None) -> DeclaredLevel:
+    if plan is not None:
+        if entity_id is not None:
+            raise ValidationError("plan", plan, "is a level apart; leave the entity_id out")
+        return PlanLevel(plan, None if resource is None else parse_resource(resource))
     if entity_id is not None and resource is None:
         resource = DEFAULT_RESOURCE
     if resource is not None and resource != DEFAULT_RESOURCE:

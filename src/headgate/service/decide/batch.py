@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headgate.core.decision import Verdict
 from headgate.core.engine import Request
 from headgate.core.errors import HeadgateError
-from headgate.core.plan import Amounts, Plan
+from headgate.core.plan import Amounts, RequestPlan
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.namespaces import NamespaceService
@@ -24,7 +24,7 @@ ItemResult = Admission | CheckResult | ServiceError
 
 
 # One check on its way: its place, its tokens, what it wants, and the plan for it once there is one.
-Item = tuple[Target, int, Request, Plan | None]
+Item = tuple[Target, int, Request, RequestPlan | None]
 
 
 async def decide_each(

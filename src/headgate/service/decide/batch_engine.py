@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.core.decision import Demand, Verdict
 from headgate.core.engine import Decision, Engine, Request
 from headgate.core.errors import HeadgateError, StoreTrouble
-from headgate.core.plan import Plan
+from headgate.core.plan import RequestPlan
 from headgate.core.store import Outcome, consume_each
 
 # A verdict alone is a plain one (`Verdict.is_plain`): there is nothing to be said beside it.
@@ -31,7 +31,7 @@ class BatchEngine(Engine):
         return self._finish(request, demands, verdict)
 
     async def consume_each(
-        self, requests: Sequence[Request], plans: Sequence[Plan | None]
+        self, requests: Sequence[Request], plans: Sequence[RequestPlan | None]
     ) -> list[DecisionOrError]:
         """Each request for itself, in their order, in one store call where the store allows it:
         what `consume` would return, or raise, for each. `plans` are those that are cached."""

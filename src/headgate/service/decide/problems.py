@@ -62,6 +62,7 @@ class Code(StrEnum):
         "CONFIGURATION_ERROR", 422, "FAILED_PRECONDITION", "The service's limits do not cover this",
     )  # fmt: skip
     ENTITY_NOT_FOUND = "ENTITY_NOT_FOUND", 404, "NOT_FOUND", "The entity is not registered"
+    PLAN_NOT_FOUND = "PLAN_NOT_FOUND", 404, "NOT_FOUND", "There is no such plan"
     ENTITY_DISABLED = "ENTITY_DISABLED", 403, "PERMISSION_DENIED", "An operator switched this off"
     LEASE_NOT_FOUND = "LEASE_NOT_FOUND", 404, "NOT_FOUND", "There is no such lease"
     TOO_MANY_NEW_IDENTIFIERS = (
@@ -154,26 +155,48 @@ def to_service_error(error: Exception) -> ServiceError:
             )
         case errors.NamespaceNotFoundError() | errors.NamespaceStateError():
             return not_found()
-        case errors.EntityNotFoundError():
-            which = "the entity" if error.field is None else f"entity {error.entity_id!r}"
-            detail = f"{which} does not exist; create it first"
-            return ServiceError(Code.ENTITY_NOT_FOUND, detail, field=error.field)
-        case errors.EntityExistsError():
-            return ServiceError(Code.CONFLICT, "the entity exists already; change it instead")
-        case errors.VersionMismatchError():
-            return ServiceError(
-                Code.CONFLICT,
-                f"it is at version {error.found}, the change was made for {error.expected}; "
-                f"read it again and repeat the change",
-            )
-        case errors.LeaseExpiredError():
-            return ServiceError(Code.CONFLICT, "the lease has ended, its consumption is final")
+        case errors.EntityNotFoundError() | errors.PlanNotFoundError():
+            return _missing(error)
+        case (
+            errors.EntityExistsError()
+            | errors.PlanInUseError()
+            | errors.VersionMismatchError()
+            | errors.LeaseExpiredError()
+        ):
+            return ServiceError(Code.CONFLICT, _conflict(error))
         case errors.IncompatibleSchemaError() | errors.ClockStoppedError():
             is_clock = isinstance(error, errors.ClockStoppedError)
             schema = "the store holds a schema this service cannot use"
             still = "the clock of this service stands still"
             return ServiceError(Code.CONFIGURATION_ERROR, still if is_clock else schema)
     return ServiceError(Code.INTERNAL, "the service failed in an unforeseen way")
+
+
+def _missing(error: errors.EntityNotFoundError | errors.PlanNotFoundError) -> ServiceError:
+    if isinstance(error, errors.PlanNotFoundError):
+        detail = f"plan {error.plan!r} does not exist; create it first"
+        return ServiceError(Code.PLAN_NOT_FOUND, detail, field="plan")
+    which = "the entity" if error.field is None else f"entity {error.entity_id!r}"
+    detail = f"{which} does not exist; create it first"
+    return ServiceError(Code.ENTITY_NOT_FOUND, detail, field=error.field)
+
+
+def _conflict(error: HeadgateError) -> str:
+    match error:
+        case errors.EntityExistsError():
+            return "the entity exists already; change it instead"
+        case errors.PlanInUseError():
+            more = ", …" if error.entities > len(error.first) else ""
+            return (
+                f"entities refer to the plan, {error.entities} of them: {', '.join(error.first)}"
+                f"{more}; assign them another plan first, or have them unassigned with it"
+            )
+        case errors.VersionMismatchError():
+            return (
+                f"it is at version {error.found}, the change was made for {error.expected}; "
+                f"read it again and repeat the change"
+            )
+    return "the lease has ended, its consumption is final"
 
 
 def raise_service_error(error: HeadgateError) -> NoReturn:

@@ -26,6 +26,8 @@ from headgate.core.limits import (
     LIMITS_MAX,
     NAMESPACE_LENGTH_MAX,
     NAMESPACE_PATTERN,
+    PLAN_LENGTH_MAX,
+    PLAN_PATTERN,
     RESOURCE_LENGTH_MAX,
     RESOURCE_PATTERN,
 )
@@ -82,6 +84,7 @@ EntityId = Annotated[
 Resource = Annotated[
     str, name_meta(RESOURCE_PATTERN, RESOURCE_LENGTH_MAX, f"a letter, {_DASHED} / :")
 ]
+PlanName = Annotated[str, name_meta(PLAN_PATTERN, PLAN_LENGTH_MAX, f"a letter or digit, {_DASHED}")]
 Scope = Annotated[str, name_meta(SCOPE_PATTERN, SCOPE_LENGTH_MAX, f"a letter, {_DASHED}")]
 LimitName = Annotated[str, name_meta(LIMIT_PATTERN, LIMIT_LENGTH_MAX, f"a letter, {_DASHED}")]
 Identifier = Annotated[str, text_meta(IDENTIFIER_LENGTH_MAX)]

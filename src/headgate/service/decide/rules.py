@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.core.errors import ValidationError
 from headgate.core.http_fields import entity_id_of
-from headgate.core.levels import NO_DEFAULTS, Defaults
+from headgate.core.levels import NO_DEFAULTS, RESOURCE_LEVELS, Defaults
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Tokens
 from headgate.core.record import Terms
@@ -187,7 +187,7 @@ class LimitConstants:
         self.terms = terms
         self.name = name
         # whether somebody stored it under the resource's name
-        self.is_stored = terms.sources[0] in ("entity", "resource")
+        self.is_stored = terms.sources[0] in RESOURCE_LEVELS
         _, self.capacity_milli, self.amount_milli, self.period_ms, *_ = spec
         self.capacity = self.capacity_milli // MILLI
         window_ms = -(-self.capacity_milli * self.period_ms // self.amount_milli)

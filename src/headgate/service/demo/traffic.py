@@ -29,7 +29,7 @@ class SampleEntity(NamedTuple):
     id: str
     name: str
     parent_id: str | None = None
-    plan: str = ""
+    plan: str | None = None
 
 
 ENTITIES = (
@@ -55,6 +55,13 @@ MODELS: dict[str, tuple[Limit, ...]] = {
     "api.search": (_rpm(90, burst=30),),
 }
 
+# What is sold: limits of every resource (None), and of some.
+PLANS: dict[str, dict[str | None, tuple[Limit, ...]]] = {
+    "pro": {None: (_rpm(300),), "gpt-4": MODELS["gpt-4"], "api.search": MODELS["api.search"]},
+    "batch": {None: (_rpm(150),)},
+    "trial": {None: (_rpm(30),)},
+}
+
 SYSTEM = (_rpm(600),)
 
 # Who belongs to a team counts for the team and for the company, so theirs is room for all.
@@ -75,9 +82,14 @@ async def store_sample(operations: Operations) -> bool:
     await operations.set_system_defaults(list(SYSTEM), principal=PRINCIPAL)
     for resource, limits in MODELS.items():
         await operations.set_resource_defaults(resource, list(limits), PRINCIPAL)
+    for plan_name, given in PLANS.items():
+        for on, limits in given.items():
+            await operations.set_plan(plan_name, limits, on, PRINCIPAL)
     for entity_id, name, parent_id, plan in ENTITIES:
-        cascade, metadata = parent_id is not None, {"plan": plan} if plan else None
-        await operations.create_entity(entity_id, name, parent_id, cascade, metadata, PRINCIPAL)
+        cascade = parent_id is not None
+        await operations.create_entity(
+            entity_id, name, parent_id, cascade, principal=PRINCIPAL, plan=plan
+        )
     for (entity_id, resource), limits in LEVELS.items():
         await operations.set_limits(entity_id, list(limits), resource, PRINCIPAL)
     return True

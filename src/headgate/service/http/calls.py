@@ -172,7 +172,7 @@ def limits_of(given: Sequence[str | LimitBody], field: str = "limits") -> list[L
             told = "is missing; or say what resets a quota: every, cron or reset_after"
             raise invalid(f"{field}[{place}].{error.args[0]}", told) from None
     try:
-        return list(parse_limits(found))
+        return list(parse_limits(found)) if found else []
     except ValidationError as error:
         raise invalid(field, error.reason) from None
 
@@ -189,14 +189,25 @@ def _limit_of(body: LimitBody) -> Limit:
 
 
 LIMIT_FIELDS = ("name", "capacity", "refill_amount", "refill_period_seconds", "soft")
-LimitList = Annotated[
-    list[Annotated[str, text_meta(LIMIT_TEXT_LENGTH_MAX)] | LimitBody],
-    Meta(min_length=1, max_length=LIMITS_MAX),
-]
+LimitOrWords = Annotated[str, text_meta(LIMIT_TEXT_LENGTH_MAX)] | LimitBody
+LimitList = Annotated[list[LimitOrWords], Meta(min_length=1, max_length=LIMITS_MAX)]
 
 
 class LimitsBody(RequestBody):
     limits: LimitList
+
+
+class PlanLimitsBody(RequestBody):
+    """An empty list leaves them to other levels."""
+
+    limits: Annotated[list[LimitOrWords], Meta(max_length=LIMITS_MAX)]
+
+
+class PlanAssignmentBody(RequestBody):
+    """`plan` null takes the entity off its plan."""
+
+    plan: bodies.PlanName | None
+    version: Positive | UnsetType = UNSET
 
 
 class SystemLimitsChangeBody(RequestBody):
@@ -213,6 +224,7 @@ class NewEntityBody(RequestBody):
     name: Annotated[str, text_meta(NAME_LENGTH_MAX)] | UnsetType = UNSET
     parent_id: bodies.EntityId | UnsetType = UNSET
     cascade: bool | UnsetType = UNSET
+    plan: bodies.PlanName | UnsetType = UNSET
     metadata: dict[str, Any] | UnsetType = UNSET
 
 
@@ -296,6 +308,10 @@ def _value(name: str, text: str, kind: type) -> Any:
         raise invalid(name, f"must be at most {VALUE_LENGTH_MAX} printable characters")
     if kind is str:
         return text
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise invalid(name, "must be true or false")
+        return text == "true"
     if not (text.isascii() and text.isdigit()) or len(text) > WHOLE_DIGITS_MAX:
         raise invalid(name, "must be a whole number")
     return int(text)

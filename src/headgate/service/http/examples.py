@@ -38,7 +38,12 @@ _NAMESPACE = {
 }  # fmt: skip
 _ENTITY = {
     "id": "user:ann", "name": "Ann", "parent_id": "team:search", "cascade": True,
-    "metadata": {"plan": "trial"}, "mode": "normal", "version": 1, "created_at": _AT,
+    "metadata": {"region": "eu"}, "mode": "normal", "version": 1, "created_at": _AT,
+    "plan": "pro",
+}  # fmt: skip
+_PLAN = {
+    "name": "pro", "limits": [_STORED], "resources": {"api.search": [_STORED]}, "version": 2,
+    "entities": 1,
 }  # fmt: skip
 _KEY = {
     "id": "saiabl648yby", "name": "shop", "scopes": ["check"], "namespace": "default",
@@ -63,16 +68,17 @@ _EVENT = {
 }  # fmt: skip
 
 _EXPLAINED: dict[str, Any] = {
-    "entity_id": "user:ann", "resource": "api.search",
+    "entity_id": "user:ann", "resource": "api.search", "plan": "pro",
     "limits": [
         {
-            "limit": _STORED, "level": "resource", "source": "resource api.search", "version": 1,
-            "overrides": ["system defaults"], "reset_at": None,
+            "limit": _STORED, "level": "plan_resource", "source": "plan pro for api.search",
+            "version": 2, "overrides": ["resource api.search", "system defaults"],
+            "reset_at": None,
         }
     ],
     "mode": "normal", "mode_source": "", "on_unavailable": None, "version": 3,
     "nearest": [
-        {"limit_name": "rpm", "entity_id": "user:ann", "source": "resource api.search"}
+        {"limit_name": "rpm", "entity_id": "user:ann", "source": "plan pro for api.search"}
     ],
     "warnings": [],
 }  # fmt: skip
@@ -97,11 +103,13 @@ REQUESTS: dict[str, Any] = {
     "ChangeOrNothing": {"amounts": {"tokens": 1}},
     "NewEntity": {
         "id": "user:ann", "name": "Ann", "parent_id": "team:search", "cascade": True,
-        "metadata": {"plan": "trial"},
+        "plan": "pro", "metadata": {"region": "eu"},
     },
     "EntityChange": {"parent_id": "team:search", "cascade": True},
     "Limits": {"limits": [_LIMIT]},
     "SystemLimitsChange": {"limits": [_LIMIT], "on_unavailable": "allow"},
+    "PlanLimits": {"limits": [_LIMIT]},
+    "PlanAssignment": {"plan": "pro"},
     "ModeChange": {"mode": "disabled"},
     "Reset": {"entity_id": "user:ann", "resource": "api.search"},
     "TopUp": {"entity_id": "user:ann", "resource": "api.search", "amounts": {"rpm": 1}},
@@ -126,6 +134,9 @@ ANSWERS: dict[str, Any] = {
     "SystemLimits": {"limits": [_STORED], "on_unavailable": "allow"},
     "StoredLimits": {"limits": [_STORED]},
     "Names": {"items": ["user:ann"], "cursor": None},
+    "Plan": _PLAN,
+    "Plans": {"items": [_PLAN], "cursor": None},
+    "Unassigned": {"unassigned": 0},
     "LimitedResources": {"items": ["api.search"], "of_entities": []},
     "Mode": {"resource": "api.search", "mode": "disabled"},
     "Buckets": {"items": [_BUCKET]},

@@ -101,6 +101,7 @@ async def create_entity(call: RouteCall) -> Document:
         given.cascade is True,
         given.metadata or None,
         call.principal,
+        given.plan or None,
     )
     return documents.entity_as_json(made)
 

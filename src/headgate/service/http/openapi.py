@@ -38,6 +38,8 @@ PARAMETERS: dict[str, Any] = {
     "identifier": bodies.Identifier,
     "scope": bodies.Scope,
     "lease_id": bodies.LeaseId,
+    "plan": bodies.PlanName,
+    "unassign": bool,
     "key_id": Annotated[str, bodies.name_meta(ID_PATTERN, 12, "letters and digits")],
     "namespace_id": Annotated[
         str, bodies.name_meta(NAMESPACE_ID_PATTERN, NAMESPACE_ID_LENGTH, "letters, digits and _ -")
@@ -212,11 +214,18 @@ ANSWERS: dict[str, Schema] = {
     "Namespaces": items(ref("Namespace")),
     "Purged": answer("records:number"),
     "Entity": answer(
-        "id name? parent_id? cascade:flag metadata:free mode:mode version:number created_at:time"
+        "id name? parent_id? cascade:flag metadata:free mode:mode version:number created_at:time "
+        "plan?"
     ),
     "Entities": items(ref("Entity"), cursor=_CURSOR),
     "Children": items(ref("Entity")),
     "Names": items(WORD, cursor=_CURSOR),
+    "Plan": answer(
+        "name limits:limits version:number entities:number",
+        resources={"type": "object", "additionalProperties": _KINDS["limits"]},
+    ),
+    "Plans": items(ref("Plan"), cursor=_CURSOR),
+    "Unassigned": answer("unassigned:number"),
     "LimitedResources": items(WORD, of_entities={"type": "array", "items": WORD}),
     "Mode": answer("resource mode:mode"),
     "Buckets": items(_BUCKET),
@@ -224,7 +233,7 @@ ANSWERS: dict[str, Schema] = {
     "Usage": items(_SNAPSHOT, cursor=_CURSOR),
     "Audit": items(_EVENT, cursor=_CURSOR),
     "Explanation": answer(
-        "entity_id resource mode:mode parents:frees",
+        "entity_id resource plan? mode:mode parents:frees",
         nearest={"type": "array", "items": answer("limit_name entity_id source")},
         warnings={"type": "array", "items": WORD},
         policy=maybe(answer("name level shadow:flag")),

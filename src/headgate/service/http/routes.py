@@ -14,7 +14,7 @@ import msgspec
 from headgate.service.decide import request_bodies as bodies
 from headgate.service.decide.problems import invalid
 from headgate.service.decide.request_bodies import ChangeBody, ChangeOrNothingBody
-from headgate.service.http import calls, handlers, messages
+from headgate.service.http import calls, handlers, messages, plan_handlers
 from headgate.service.http.calls import (
     Document,
     Endpoint,
@@ -149,6 +149,32 @@ LIMITS = (
              namespace, handlers.switch_resource, body=calls.ModeChangeBody, answer="Mode"),
 )  # fmt: skip
 
+PLANS = (
+    Endpoint("GET", f"{NS}/plans", "Plans, each with how many entities refer to it", READ,
+             namespace, plan_handlers.list_plans, PAGING, answer="Plans"),
+    Endpoint("GET", f"{NS}/plans/{{plan}}", "A plan", READ, namespace, plan_handlers.get_plan,
+             answer="Plan"),
+    Endpoint("PUT", f"{NS}/plans/{{plan}}",
+             "Store what it gives for every resource; the plan is made where there is none", ADMIN,
+             namespace, plan_handlers.put_plan, body=calls.PlanLimitsBody, answer="Plan"),
+    Endpoint("DELETE", f"{NS}/plans/{{plan}}",
+             "Delete it; refused while entities refer to it, unless they are to be unassigned",
+             ADMIN, namespace, plan_handlers.delete_plan, {"unassign": bool},
+             answer="Unassigned", problems=("409",)),
+    Endpoint("GET", f"{NS}/plans/{{plan}}/entities", "Ids of those that refer to it", READ,
+             namespace, plan_handlers.list_entities, PAGING, answer="Names"),
+    Endpoint("GET", f"{NS}/plans/{{plan}}/limits/{{resource}}",
+             "What it gives for one resource alone", READ, namespace,
+             plan_handlers.get_plan_limits, answer="StoredLimits"),
+    Endpoint("PUT", f"{NS}/plans/{{plan}}/limits/{{resource}}", "Store it", ADMIN, namespace,
+             plan_handlers.put_plan_limits, body=calls.LimitsBody, answer="StoredLimits"),
+    Endpoint("DELETE", f"{NS}/plans/{{plan}}/limits/{{resource}}", "Remove it", ADMIN, namespace,
+             plan_handlers.delete_plan_limits, status=204),
+    Endpoint("PUT", f"{NS}/entities/{{entity_id}}/plan", "Put an entity on a plan, or on none",
+             ADMIN, entity, plan_handlers.assign_plan, body=calls.PlanAssignmentBody,
+             answer="Entity", problems=("409",)),
+)  # fmt: skip
+
 REPORTS = (
     Endpoint("GET", f"{NS}/buckets/{{entity_id}}", "What an entity's buckets hold", READ, entity,
              handlers.get_buckets, {"resource": str}, answer="Buckets"),
@@ -161,7 +187,7 @@ REPORTS = (
              {"entity_id": str, "resource": str, "window": str, "start": str, "end": str, **PAGING},
              answer="Usage"),
     Endpoint("GET", f"{NS}/audit",
-             "Who changed what, newest first: of everybody, an entity, $SYSTEM or $RESOURCE:name",
+             "Who changed what, newest first: of everybody, or of an entity or $PLAN:name",
              READ, entity, handlers.list_audit,
              {"entity_id": str, "action": str, "principal": str, "resource": str, "start": str,
               "end": str, **PAGING, "after": str},
@@ -195,7 +221,7 @@ SEEING = (
 
 DOCUMENT = Endpoint("GET", "/openapi.json", "This document", None, whole, None, tag="seeing")
 
-COLD = (*NAMESPACES, *ENTITIES, *LIMITS, *REPORTS, *SEEING)
+COLD = (*NAMESPACES, *ENTITIES, *LIMITS, *PLANS, *REPORTS, *SEEING)
 ENDPOINTS = (*HOT, *COLD, DOCUMENT)
 
 # --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from headgate.core.store import Capabilities
 from headgate.stores.catalog import Backend
 from headgate.stores.dynamodb.catalog.catalog import DynamoCatalog
 from headgate.stores.dynamodb.catalog.expiring import DynamoExpiringRecords
-from headgate.stores.dynamodb.catalog.items import Retention
+from headgate.stores.dynamodb.catalog.retention import Retention
 from headgate.stores.dynamodb.client.calls import DynamoPort, open_port
 from headgate.stores.dynamodb.ledger import DynamoLedger, UsageBuffer
 from headgate.stores.dynamodb.protocol.item import BUCKETS_MAX, StateCache

@@ -8,6 +8,7 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
     entity's limits   {ns}/ENTITY#{id}                      #CONFIG#{resource}
     usage             {ns}/ENTITY#{id}                      #USAGE#{resource}#{type}#{start}
     resource limits   {ns}/RESOURCE#{resource}              #CONFIG
+    plan              {ns}/PLAN#{plan}                      #CONFIG
     system limits     {ns}/SYSTEM#                          #CONFIG   (and the namespace's state)
     bucket            {ns}/BUCKET#{id}#{resource}#{shard}   #STATE
     audit event       {ns}/AUDIT#{id}                       #AUDIT#{event id}
@@ -23,8 +24,10 @@ the registry's own id is `_`. Names never hold a `#`, so what is joined with `#`
             {ns}/RESOURCE#{resource}      USAGE#{type}#{newest first}#{id}  usage of a resource
             {ns}/CONFIG#                  RESOURCE#{resource}               resources with limits
             {ns}/CONFIG#                  ENTITY#{resource}#{id}            … of some entity
+            {ns}/CONFIG#                  PLAN#{plan}                       plans
             {ns}/DRAWER#                  {end}#{name}                      texts by their end
     GSI3    {ns}/ENTITY_CONFIG#{resource} {id}                              entities with limits
+            {ns}/PLAN#{plan}              {id}                              entities on a plan
             {ns}/ENTITY#{id}              BUCKET#{resource}#{shard}         buckets of an entity
     GSI4    {ns}                          the item's PK                     all of a namespace
             {ns}                          {ns}/USAGE#{type}#{newest first}#{id}#{resource}
@@ -95,6 +98,11 @@ def pk_entity(namespace: str, entity_id: str) -> str:
     return f"{namespace}/ENTITY#{entity_id}"
 
 
+def pk_plan(namespace: str, plan: str) -> str:
+    """Also of the index that leads to its entities."""
+    return f"{namespace}/PLAN#{plan}"
+
+
 def pk_bucket(namespace: str, entity_id: str, resource: str, shard: int) -> str:
     return f"{namespace}/BUCKET#{entity_id}#{resource}#{shard}"
 
@@ -109,7 +117,7 @@ def parse_bucket_pk(pk: str) -> BucketPk:
 
 
 def pk_audit(namespace: str, audit_id: str) -> str:
-    """`audit_id` is an entity's, `$SYSTEM` or `$RESOURCE:name`; no entity's begins with a `$`."""
+    """`audit_id` is an entity's or one like `$SYSTEM` or `$PLAN:name`; no entity's begins so."""
     return f"{namespace}/AUDIT#{audit_id}"
 
 
@@ -191,6 +199,10 @@ def gsi2_sk_config(resource: str, entity_id: str | None = None) -> str:
     return f"RESOURCE#{resource}" if entity_id is None else f"ENTITY#{resource}#{entity_id}"
 
 
+def gsi2_sk_plan(plan: str) -> str:
+    return f"PLAN#{plan}"
+
+
 def gsi3_pk_entity_config(namespace: str, resource: str) -> str:
     return f"{namespace}/ENTITY_CONFIG#{resource}"
 
@@ -232,6 +244,8 @@ def last_name(key: str) -> str:
 LETTERS = {
     "entity": "e",
     "entity_default": "d",
+    "plan_resource": "b",
+    "plan": "p",
     "resource": "r",
     "system": "s",
     "limiter": "c",

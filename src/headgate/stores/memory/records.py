@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.core.errors import Contended, NamespaceNotFoundError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import CommonLevels, Entity, Level, Lookup, Namespace, Page, StoredLevel
+from headgate.core.levels import (
+    CommonLevels,
+    Entity,
+    Level,
+    Lookup,
+    Namespace,
+    Page,
+    Plan,
+    StoredLevel,
+)
 from headgate.core.store import ExpiringRecord
 from headgate.stores.catalog import RecordsCatalog
 from headgate.stores.memory.buckets import MemoryStore
@@ -21,6 +31,7 @@ from headgate.stores.records import (
     Document,
     DocumentKey,
     EntityFamily,
+    PlanFamily,
     Result,
     Snapshot,
     build_lookup,
@@ -141,6 +152,13 @@ class MemoryRecords:
             ]
             return EntityFamily(seen, children, levels, is_complete=True)
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        with self._lock:
+            records = self._active(namespace)
+            seen = Snapshot(namespace, records.version, records.documents)
+            found = [one for one in records.entities() if one.plan == name]
+            return PlanFamily(seen, found, len(found))
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         with self._lock:
             records = self._active(seen.namespace)
@@ -160,7 +178,9 @@ class MemoryRecords:
         with self._lock:
             records = self._active(namespace)
             seen = Snapshot(namespace, records.version, records.documents)
-            return build_lookup(seen.version, entity_id, resource, seen.entity, seen.stored)
+            return build_lookup(
+                seen.version, entity_id, resource, seen.entity, seen.stored, seen.plan
+            )
 
     async def entities(
         self, namespace: str, parent_id: str | None, limit: int, cursor: str | None
@@ -198,6 +218,28 @@ class MemoryRecords:
                 if level.resource is not None and (level.entity_id is not None) is of_entities
             }
         )
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        return next((one for one in self._plans(namespace) if one.name == name), None)
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        found = [one for one in self._plans(namespace) if one.name > (cursor or "")]
+        return first_page(sorted(found, key=lambda one: one.name), limit, lambda one: one.name)
+
+    def _plans(self, namespace: str) -> list[Plan]:
+        with self._lock:
+            documents = list(self._active(namespace).documents.values())
+        counts = Counter(one.plan for one in documents if isinstance(one, Entity))
+        plans = [one for one in documents if isinstance(one, Plan)]
+        return [replace(one, entities=counts[one.name]) for one in plans]
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        with self._lock:
+            found = self._active(namespace).entities()
+        names = [one.id for one in found if one.plan == name and (cursor or "") < one.id]
+        return first_page(sorted(names), limit, str)
 
     async def find_namespace(self, name: str) -> Namespace | None:
         for found in await self.namespaces():

@@ -2,7 +2,8 @@
 committed, each in one script.
 
 A text has a first line that scripts read or write, and JSON after it that only Python reads: an
-entity's line is its parent and whether it cascades, a level's is the version it was written at.
+entity's line is its parent and whether it cascades, a level's or plan's the version it was written
+at. An entity that refers to a plan has its name in a third line.
 JSON is ASCII, so any text a caller gives comes back as it was. What cannot be read is not guessed
 at.
 
@@ -17,10 +18,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headgate.admin.documents import stored_as_json, stored_from_json
+from headgate.admin.documents import (
+    plan_as_json,
+    plan_from_json,
+    stored_as_json,
+    stored_from_json,
+)
 from headgate.core.errors import IncompatibleSchemaError, NamespaceNotFoundError, Unreachable
 from headgate.core.history import AuditEvent
-from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
+from headgate.core.levels import Entity, Mode, Namespace, Plan, StoredLevel
 from headgate.core.limits import SEPARATOR
 from headgate.stores.records import RecordsChanged, check_active
 from headgate.stores.redis import keys
@@ -42,11 +48,13 @@ def entity_as_text(entity: Entity) -> str:
         "version": entity.version,
         "created_ms": entity.created_ms,
     }
-    return f"{sign}{entity.parent_id or ''}\n{as_json(body)}"
+    plan = "" if entity.plan is None else f"\n{entity.plan}"
+    return f"{sign}{entity.parent_id or ''}\n{as_json(body)}{plan}"
 
 
 def entity_from_text(entity_id: str, text: str) -> Entity:
     line, _, rest = text.partition("\n")
+    rest, _, plan = rest.partition("\n")
     body = from_json("entity", rest)
     return Entity(
         entity_id,
@@ -57,6 +65,7 @@ def entity_from_text(entity_id: str, text: str) -> Entity:
         Mode(body["mode"]),
         body["version"],
         body["created_ms"],
+        plan or None,
     )
 
 
@@ -68,6 +77,16 @@ def stored_as_text(stored: StoredLevel) -> str:
 def stored_from_text(text: str) -> StoredLevel:
     version, _, rest = text.partition("\n")
     return stored_from_json({**from_json("limit", rest), "version": int(version)})
+
+
+def plan_as_text(plan: Plan) -> str:
+    """The plan, with room for the version that the script will give it."""
+    return f"{VERSION_HERE}\n{as_json(plan_as_json(plan))}"
+
+
+def plan_from_text(text: str) -> Plan:
+    version, _, rest = text.partition("\n")
+    return plan_from_json({**from_json("plan", rest), "version": int(version)})
 
 
 def event_as_text(event: AuditEvent, version: str) -> str:

@@ -65,13 +65,15 @@ def usage_parts(text: str) -> tuple[BucketKey, int]:
 #
 #     hg:n:{ns}       the head: state, name, version, …         hg:e:{ns}       entity id -> entity
 #     hg:l:{ns}       entity#resource -> stored limits          hg:x:{ns}       the index
+#                     ##plan -> plan
 #     hg:a:{ns}#id    the audit of one entity or level          hg:g:{ns}       that of everybody
 #     hg:d:{ns}       name -> small text                        hg:t:{ns}       their ends
 #
 # The index is a sorted set with every score 0, which makes it an ordered list of texts. It holds
 # `e#id` per entity, `c#parent#id` per child, `l#entity#resource` per level of an entity, and for
-# levels with limits `d#resource` (defaults) and `r#resource#entity`. No name holds a `#`, and `#`
-# sorts before everything that a name can hold, so entries sort as their names do.
+# levels with limits `d#resource` (defaults) and `r#resource#entity`. Plans are `p#plan`, and
+# `m#plan#entity` leads to the entities that refer to one. No name holds a `#`, and `#` sorts before
+# everything that a name can hold, so entries sort as their names do.
 #
 # Which namespaces there are is kept under the tag `{hg}`, which is no namespace id.
 
@@ -118,6 +120,11 @@ def usage_of_namespace(namespace: str) -> str:
 
 def level_field(level: Level) -> str:
     return SEPARATOR.join((level.entity_id or "", level.resource or ""))
+
+
+def plan_field(name: str) -> str:
+    """No level has a field of two separators: names of resources have none."""
+    return SEPARATOR + SEPARATOR + name
 
 
 def entry(*names: str) -> str:

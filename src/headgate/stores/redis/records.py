@@ -19,6 +19,7 @@ from headgate.core.levels import (
     Level,
     Lookup,
     Page,
+    Plan,
     StoredLevel,
 )
 from headgate.core.limits import DEFAULT_RESOURCE
@@ -30,6 +31,8 @@ from headgate.stores.records import (
     Document,
     DocumentKey,
     EntityFamily,
+    PlanFamily,
+    PlanKey,
     RecordsChanged,
     Result,
     Snapshot,
@@ -48,6 +51,8 @@ from headgate.stores.redis.documents import (
     entity_from_text,
     event_writes,
     from_json,
+    plan_as_text,
+    plan_from_text,
     read,
     read_active,
     run_active,
@@ -62,8 +67,10 @@ READ_ANCESTORS = load_script("catalog_kin", "catalog_head")
 PAGE = load_script("catalog_page", "catalog_head")
 LOOKUP = load_script("catalog_lookup", "catalog_head")
 RESOURCES = load_script("catalog_resources", "catalog_head")
-PER_GENERATION = 4  # values of a lookup's reply
+PLANS = load_script("catalog_plans", "catalog_head")
+PER_GENERATION = 5  # values of a lookup's reply
 CHILDREN_PER_BATCH = 1000  # children freed in one step
+ENTITIES_PER_STEP = 1000  # that lose their plan
 
 
 class RedisRecords(RedisRegistry):
@@ -72,11 +79,16 @@ class RedisRecords(RedisRegistry):
 
     async def read(self, namespace: str, *wanted: DocumentKey, ancestors: bool = False) -> Snapshot:
         if ancestors:
-            names = (keys.entities(namespace),)
+            names = (keys.entities(namespace), keys.levels(namespace))
             ids = [one for one in wanted if isinstance(one, str)]
-            args: list[str | int] = [LINEAGE_MAX + 1, *ids]
-            version, rows = await run_active(self._port, READ_ANCESTORS, namespace, names, args)
-            return _snapshot(namespace, version, dict(zip(rows[0::2], rows[1::2], strict=True)))
+            plans = [one for one in wanted if isinstance(one, PlanKey)]
+            args: list[str | int] = [LINEAGE_MAX + 1, plans[0].name if plans else "", *ids]
+            version, (plan, *rows) = await run_active(
+                self._port, READ_ANCESTORS, namespace, names, args
+            )
+            found: dict[DocumentKey, str | None] = dict.fromkeys(plans, plan)
+            found.update(zip(rows[0::2], rows[1::2], strict=True))
+            return _snapshot(namespace, version, found)
         commands = [_read_command(namespace, key) for key in wanted]
         version, texts = await read_active(self._port, namespace, *commands)
         return _snapshot(namespace, version, dict(zip(wanted, texts, strict=True)))
@@ -113,18 +125,40 @@ class RedisRecords(RedisRegistry):
             is_complete=count <= len(children),
         )
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        index, entities, key = keys.index(namespace), keys.entities(namespace), PlanKey(name)
+        members = keys.span("m", name)
+        version, (text, entries, count) = await read_active(
+            self._port,
+            namespace,
+            _read_command(namespace, key),
+            ("ZRANGEBYLEX", index, *members, "LIMIT", 0, ENTITIES_PER_STEP),
+            ("ZLEXCOUNT", index, *members),
+        )
+        ids = [keys.last_name(entry) for entry in entries]
+        texts = await self._port.command("HMGET", entities, *ids) if ids else []
+        if None in texts:
+            raise RecordsChanged
+        seen = _snapshot(namespace, version, {key: text, **dict(zip(ids, texts, strict=True))})
+        seen.evidence.append((count, ("ZLEXCOUNT", index, *members)))
+        found = [entity_from_text(*pair) for pair in zip(ids, texts, strict=True)]
+        return PlanFamily(seen, found, count)
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         namespace = seen.namespace
         writes: list[Command] = []
         for key, document in changes.items():
             if isinstance(key, Level):
-                assert not isinstance(document, Entity)
+                assert document is None or isinstance(document, StoredLevel)
                 writes += _level_writes(namespace, key, document)
+            elif isinstance(key, PlanKey):
+                assert document is None or isinstance(document, Plan)
+                writes += _plan_writes(namespace, key.name, document)
             else:
-                assert not isinstance(document, StoredLevel)
+                assert document is None or isinstance(document, Entity)
                 writes += _entity_writes(namespace, key, seen.entity(key), document)
         if event is not None:
-            if any(isinstance(document, StoredLevel) for document in changes.values()):
+            if any(isinstance(document, (StoredLevel, Plan)) for document in changes.values()):
                 event = _without_version(event)
             writes += event_writes(namespace, event)
         return await commit_active(self._port, namespace, seen.evidence, writes)
@@ -139,11 +173,11 @@ class RedisRecords(RedisRegistry):
         of_resource, of_system = _stored(reply[0]), _stored(reply[1])
         configs = []
         for at in range(2, len(reply), PER_GENERATION):
-            name, text, own, default = reply[at : at + PER_GENERATION]
+            name, text, own, default, of_plan = reply[at : at + PER_GENERATION]
             entity = None if text is None else entity_from_text(name, text)
-            configs.append(
-                EntityConfig(name, entity, _stored(own), _stored(default), of_resource, of_system)
-            )
+            levels = (_stored(own), _stored(default), of_resource, of_system)
+            plan = None if of_plan is None else plan_from_text(of_plan)
+            configs.append(EntityConfig(name, entity, *levels, plan))
         return Lookup(version, tuple(configs))
 
     async def entities(
@@ -168,6 +202,26 @@ class RedisRecords(RedisRegistry):
         names = (keys.index(namespace),)
         return (await run_active(self._port, RESOURCES, namespace, names, ()))[1]
 
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        count: Command = ("ZLEXCOUNT", keys.index(namespace), *keys.span("m", name))
+        command = _read_command(namespace, PlanKey(name))
+        _, (text, entities) = await read_active(self._port, namespace, command, count)
+        return None if text is None else replace(plan_from_text(text), entities=entities)
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        names = (keys.index(namespace), keys.levels(namespace))
+        args = (*keys.span("p", after=cursor), limit + 1)
+        _, rows = await run_active(self._port, PLANS, namespace, names, args)
+        pairs = zip(rows[0::2], rows[1::2], strict=True)
+        found = [replace(plan_from_text(text), entities=count) for text, count in pairs]
+        return first_page(found, limit, lambda one: one.name)
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        span = keys.span("m", name, after=cursor)
+        return first_page(await self._names(namespace, *span, "LIMIT", 0, limit + 1), limit, str)
+
     async def _names(self, namespace: str, *span: str | int) -> list[str]:
         """The last names of some entries of the index."""
         command = ("ZRANGEBYLEX", keys.index(namespace), *span)
@@ -177,17 +231,23 @@ class RedisRecords(RedisRegistry):
 
 def _snapshot(namespace: str, version: int, texts: Mapping[DocumentKey, str | None]) -> Snapshot:
     documents: dict[DocumentKey, Document] = {
-        key: stored_from_text(text) if isinstance(key, Level) else entity_from_text(key, text)
-        for key, text in texts.items()
-        if text is not None
+        key: _document(key, text) for key, text in texts.items() if text is not None
     }
     evidence = [(text, _read_command(namespace, key)) for key, text in texts.items()]
     return Snapshot(namespace, version, documents, evidence)
 
 
+def _document(key: DocumentKey, text: str) -> Document:
+    if isinstance(key, Level):
+        return stored_from_text(text)
+    return plan_from_text(text) if isinstance(key, PlanKey) else entity_from_text(key, text)
+
+
 def _read_command(namespace: str, key: DocumentKey) -> Command:
     if isinstance(key, Level):
         return ("HGET", keys.levels(namespace), keys.level_field(key))
+    if isinstance(key, PlanKey):
+        return ("HGET", keys.levels(namespace), keys.plan_field(key.name))
     return ("HGET", keys.entities(namespace), key)
 
 
@@ -201,6 +261,10 @@ def _entity_writes(
     writes: list[Command] = []
     if old is not None and old != new:
         writes.append(("ZREM", index, keys.entry("c", old, entity_id)))
+    old_plan = None if before is None else before.plan
+    new_plan = None if after is None else after.plan
+    if old_plan is not None and old_plan != new_plan:
+        writes.append(("ZREM", index, keys.entry("m", old_plan, entity_id)))
     if after is None:
         return [
             *writes,
@@ -212,7 +276,20 @@ def _entity_writes(
         writes.append(("ZADD", index, 0, keys.entry("e", entity_id)))
     if new is not None:
         writes.append(("ZADD", index, 0, keys.entry("c", new, entity_id)))
+    if new_plan is not None:
+        writes.append(("ZADD", index, 0, keys.entry("m", new_plan, entity_id)))
     return writes
+
+
+def _plan_writes(namespace: str, name: str, after: Plan | None) -> list[Command]:
+    index, levels, entry = keys.index(namespace), keys.levels(namespace), keys.entry("p", name)
+    field = keys.plan_field(name)
+    if after is None:
+        return [("HDEL", levels, field), ("ZREM", index, entry)]
+    check_limits(after.limits)
+    for limits in after.resources.values():
+        check_limits(limits)
+    return [("HSET", levels, field, plan_as_text(after)), ("ZADD", index, 0, entry)]
 
 
 def _level_writes(namespace: str, level: Level, after: StoredLevel | None) -> list[Command]:
@@ -236,7 +313,7 @@ def _level_writes(namespace: str, level: Level, after: StoredLevel | None) -> li
 
 
 def _without_version(event: AuditEvent) -> AuditEvent:
-    """An event about a level, with room for the version that the script will give to both."""
+    """An event about a level or a plan, with room for the version that the script gives to both."""
     after = event.details["after"]
     if after is None:
         return event

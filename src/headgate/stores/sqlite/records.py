@@ -7,6 +7,7 @@ commit has nothing to compare.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from headgate.core.errors import NamespaceNotFoundError
@@ -19,6 +20,7 @@ from headgate.core.levels import (
     Lookup,
     Namespace,
     Page,
+    Plan,
     StoredLevel,
 )
 from headgate.core.runtime import run
@@ -31,6 +33,8 @@ from headgate.stores.records import (
     Document,
     DocumentKey,
     EntityFamily,
+    PlanFamily,
+    PlanKey,
     Result,
     Snapshot,
     build_lookup,
@@ -46,13 +50,16 @@ from headgate.stores.sqlite.rows import (
     entity_from_row,
     from_json,
     namespace_from_row,
+    plan_as_text,
+    plan_from_row,
     stored_as_text,
     stored_from_text,
 )
 from headgate.stores.sqlite.schema import SCHEMA_VERSION, SqliteTransaction, named_queries, tables
 
 PURGE_BATCH = 1000
-PURGED = ("entities", "stored", "buckets", "usage", "audit", "once", "drawer")
+ENTITIES_PER_STEP = 1000  # that lose their plan
+PURGED = ("entities", "stored", "plans", "buckets", "usage", "audit", "once", "drawer")
 UNCOUNTED = 2  # of these, the last: they are no records that anybody has made
 
 SQL = named_queries("catalog.sql")
@@ -113,6 +120,12 @@ class SqliteRecords:
             is_complete=True,
         )
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        seen = await self.read(namespace, PlanKey(name))
+        rows = await self._rows("entities_on_plan", (namespace, name, "", ENTITIES_PER_STEP))
+        [(count,)] = await self._rows("plan_count", (namespace, name))
+        return PlanFamily(seen, [entity_from_row(row) for row in rows], count)
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         namespace = seen.namespace
 
@@ -137,6 +150,7 @@ class SqliteRecords:
                 resource,
                 lambda one: _get_entity(connection, namespace, one),
                 lambda level: _get_stored(connection, namespace, level),
+                lambda name: _get_plan(connection, namespace, name),
             )
 
         return await self._port.call(work, READ)
@@ -158,6 +172,21 @@ class SqliteRecords:
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         query = "resources_of_entities" if of_entities else "resources"
         return [name for (name,) in await self._listed(namespace, query)]
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        found = (await self.read(namespace, PlanKey(name))).plan(name)
+        [(count,)] = await self._rows("plan_count", (namespace, name))
+        return None if found is None else replace(found, entities=count)
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        rows = await self._listed(namespace, "plans", cursor or "", limit + 1)
+        return first_page([plan_from_row(row) for row in rows], limit, lambda one: one.name)
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        rows = await self._listed(namespace, "entities_on_plan", name, cursor or "", limit + 1)
+        return first_page([row[0] for row in rows], limit, str)
 
     async def find_namespace(self, name: str) -> Namespace | None:
         return next(map(namespace_from_row, await self._rows("namespace_active", (name,))), None)
@@ -218,7 +247,7 @@ class SqliteRecords:
 
         return await self._port.call(work, READ)
 
-    async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
+    async def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         return await fetch(self._port, SQL[query], values)
 
 
@@ -236,6 +265,8 @@ def _active_version(connection: SqliteTransaction, namespace: str) -> int:
 def _get(connection: SqliteTransaction, namespace: str, key: DocumentKey) -> Document | None:
     if isinstance(key, Level):
         return _get_stored(connection, namespace, key)
+    if isinstance(key, PlanKey):
+        return _get_plan(connection, namespace, key.name)
     return _get_entity(connection, namespace, key)
 
 
@@ -249,11 +280,21 @@ def _get_stored(connection: SqliteTransaction, namespace: str, level: Level) -> 
     return None if row is None else stored_from_text(row[0])
 
 
+def _get_plan(connection: SqliteTransaction, namespace: str, name: str) -> Plan | None:
+    row = connection.execute(SQL["plan_get"], (namespace, name)).fetchone()
+    return None if row is None else plan_from_row(row)
+
+
 def _put(
     connection: SqliteTransaction, namespace: str, key: DocumentKey, document: Document | None
 ) -> None:
     if isinstance(document, Entity):
         connection.execute(SQL["entity_put"], entity_as_row(namespace, document))
+    elif isinstance(document, Plan):
+        row = (namespace, document.name, plan_as_text(document))
+        connection.execute(SQL["plan_put"], row)
+    elif isinstance(key, PlanKey):
+        connection.execute(SQL["plan_delete"], (namespace, key.name))
     elif not isinstance(key, Level):
         connection.execute(SQL["entity_delete"], (namespace, key))
     elif document is None:

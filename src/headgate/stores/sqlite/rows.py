@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from headgate.admin.documents import stored_as_json, stored_from_json
+from headgate.admin.documents import (
+    plan_as_json,
+    plan_from_json,
+    stored_as_json,
+    stored_from_json,
+)
 from headgate.core.errors import Damaged
 from headgate.core.history import (
     AuditEvent,
@@ -16,7 +22,7 @@ from headgate.core.history import (
     has_uncounted_usage,
     usage_of,
 )
-from headgate.core.levels import Entity, Mode, Namespace, StoredLevel
+from headgate.core.levels import Entity, Mode, Namespace, Plan, StoredLevel
 from headgate.core.limits import Spec
 from headgate.core.record import (
     CASCADED,
@@ -129,11 +135,11 @@ def entity_as_row(namespace: str, entity: Entity) -> Row:
         "mode": entity.mode.value,
         "created_ms": entity.created_ms,
     }
-    return namespace, entity.id, entity.parent_id, entity.version, as_json(body)
+    return namespace, entity.id, entity.parent_id, entity.plan, entity.version, as_json(body)
 
 
 def entity_from_row(row: Row) -> Entity:
-    entity_id, parent_id, version, text = row
+    entity_id, parent_id, plan, version, text = row
     body = from_json("entity", text)
     return Entity(
         entity_id,
@@ -144,6 +150,7 @@ def entity_from_row(row: Row) -> Entity:
         Mode(body["mode"]),
         version,
         body["created_ms"],
+        plan,
     )
 
 
@@ -153,6 +160,16 @@ def stored_as_text(stored: StoredLevel) -> str:
 
 def stored_from_text(text: str) -> StoredLevel:
     return stored_from_json(from_json("limit", text))
+
+
+def plan_as_text(plan: Plan) -> str:
+    return as_json(plan_as_json(plan))
+
+
+def plan_from_row(row: Row) -> Plan:
+    """Of (body, how many entities refer to it)."""
+    text, entities = row
+    return replace(plan_from_json(from_json("plan", text)), entities=entities)
 
 
 def event_as_row(namespace: str, event: AuditEvent) -> Row:

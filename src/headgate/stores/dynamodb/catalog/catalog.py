@@ -1,6 +1,7 @@
 """The catalog of one table: the shared rules over its records, and the lookup of its own.
 
-A lookup reads what a plan needs in one batch per generation, and the buckets along with it.
+A lookup reads what it needs in one batch per generation, and the buckets along with it. Plans that
+the process does not know yet are one batch more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from headgate.core.levels import (
     Entity,
     EntityConfig,
     Lookup,
+    Plan,
     StoredLevel,
 )
 from headgate.core.limits import DEFAULT_RESOURCE
@@ -30,6 +32,8 @@ from headgate.stores.dynamodb.catalog.items import (
     entity_from_item,
     json_of,
     level_from_item,
+    plan_from_item,
+    plan_key,
     system_key,
 )
 from headgate.stores.dynamodb.catalog.records import (
@@ -119,21 +123,23 @@ class DynamoCatalog(RecordsCatalog):
 
         With known levels neither the system's nor the resource's item is read. All processes read
         these two, and a partition bears 3 000 reads a second: they would be the bound of how many
-        new entities there can be.
+        new entities there can be. The same is true of a plan that many entities are on.
         """
         own = BucketKey(namespace, entity_id, resource)
-        if known is not None:
+        if known is not None and known.is_whole:
             seen = await self._read_own(own, known)
             if seen is not None:
                 return seen
         for attempt in range(READS_MAX):
-            seen = await self._read_lookup(own)
+            seen = await self._read_lookup(own, known, last_word=attempt > 0)
             if seen is not None:
                 return seen
             await self._table.pause(attempt)
         raise contended(READS_MAX)
 
-    async def _read_lookup(self, own: BucketKey) -> Lookup | None:
+    async def _read_lookup(
+        self, own: BucketKey, known: CommonLevels | None, *, last_word: bool
+    ) -> Lookup | None:
         """The lookup; None where it was torn: read again.
 
         A parent it cascades to costs one batch more. The head is read along with each, so that the
@@ -152,10 +158,20 @@ class DynamoCatalog(RecordsCatalog):
             home = system_item_of(own.namespace, found.get(system))
             read.update((key, found.get(key)) for key in theirs)
             configs.append(_own_config(wanted, theirs, found))
+        plans = dict(known.plans) if known is not None and known.version == home.version else {}
+        if wanted_plans := _missing_plans(own.namespace, configs, plans):
+            found = await self._table.get_all((system, *wanted_plans.values()))
+            was, home = home, system_item_of(own.namespace, found.get(system))
+            read.update((key, found.get(key)) for key in wanted_plans.values())
+            if plans and home.version != was.version:
+                return None  # those that were known may be others by now
+            if not last_word and not all(key in found for key in wanted_plans.values()):
+                return None  # an entity's plan is deleted after the entity has left it
+            plans |= _plans_in(wanted_plans, found)
         if is_torn(home.version, home.changes, read):
             return None
         level = cached_level(of_resource, common)
-        return Lookup(home.version, tuple(EntityConfig(*one, level, home.level) for one in configs))
+        return Lookup(home.version, _configs(configs, level, home.level, plans))
 
     async def _read_own(self, own: BucketKey, known: CommonLevels) -> Lookup | None:
         """The lookup under levels that are known; None where a part of it is newer than they are.
@@ -174,8 +190,13 @@ class DynamoCatalog(RecordsCatalog):
                 return None
             configs.append(_own_config(wanted, keys, found))
             wanted = _cascades_to(configs[-1][1])
-        levels = known.resource, known.system
-        return Lookup(known.version, tuple(EntityConfig(*one, *levels) for one in configs))
+        plans = dict(known.plans)
+        if wanted_plans := _missing_plans(own.namespace, configs, plans):
+            found = await self._table.get_all(wanted_plans.values())
+            if is_torn(known.version, {}, found) or len(found) < len(wanted_plans):
+                return None
+            plans |= _plans_in(wanted_plans, found)
+        return Lookup(known.version, _configs(configs, known.resource, known.system, plans))
 
     async def version(self, namespace: str) -> int:
         """One item, strongly consistent: a read unit."""
@@ -229,6 +250,30 @@ def _own_config(name: str, keys: Sequence[Key], found: Found) -> OwnConfig:
 
 def _cascades_to(entity: Entity | None) -> str | None:
     return entity.parent_id if entity is not None and entity.cascade else None
+
+
+def _missing_plans(
+    namespace: str, configs: Sequence[OwnConfig], known: Mapping[str, Plan]
+) -> dict[str, Key]:
+    """The plans that entities refer to and that are not known yet, and where they are."""
+    names = {entity.plan for _, entity, _, _ in configs if entity is not None}
+    return {name: plan_key(namespace, name) for name in names if name and name not in known}
+
+
+def _plans_in(keys: Mapping[str, Key], found: Found) -> dict[str, Plan]:
+    return {name: plan_from_item(found[key]) for name, key in keys.items() if key in found}
+
+
+def _configs(
+    own: Sequence[OwnConfig],
+    of_resource: StoredLevel | None,
+    of_system: StoredLevel | None,
+    plans: Mapping[str, Plan],
+) -> tuple[EntityConfig, ...]:
+    return tuple(
+        EntityConfig(*one, of_resource, of_system, plans.get(one[1].plan or "") if one[1] else None)
+        for one in own
+    )
 
 
 def _own_keys(namespace: str, entity_id: str, resource: str) -> list[Key]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
+from headgate.admin.documents import plan_as_json, plan_from_json
 from headgate.core.errors import Damaged, IncompatibleSchemaError
 from headgate.core.history import (
-    DAY_MS,
-    WINDOW_TYPES,
     AuditEvent,
     UsageSnapshot,
     WindowUsage,
@@ -24,7 +24,7 @@ from headgate.core.history import (
     window_around,
     window_time,
 )
-from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, StoredLevel
+from headgate.core.levels import Entity, Level, Mode, Namespace, OnUnavailable, Plan, StoredLevel
 from headgate.core.limits import SEPARATOR, Limit
 from headgate.core.refill.resets import schedule_of
 from headgate.stores.dynamodb import schema
@@ -37,9 +37,15 @@ CONFIG_VERSION = "config_version"
 LEVEL_VERSION = "level_version"  # of the system's limits, whose item counts the namespace's version
 LIMIT_ORDER = "limit_order"
 CHILDREN = "children"
+ENTITIES = "entities"  # that refer to a plan
+NOTES = "notes"  # of the version record
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+
+
+# Which schema the table has, and what was noted beside it.
+RECORD: Key = (schema.pk_system(), schema.VERSION)
 
 
 def text(value: str) -> Value:
@@ -133,6 +139,9 @@ def entity_as_item(namespace: str, entity: Entity, config_version: int, children
         item["parent_id"] = text(entity.parent_id)
         parent = schema.pk_parent(namespace, entity.parent_id)
         item |= index_attributes(schema.GSI1, parent, schema.gsi1_sk(entity.id))
+    if entity.plan is not None:
+        item["plan"] = text(entity.plan)
+        item |= index_attributes(schema.GSI3, schema.pk_plan(namespace, entity.plan), entity.id)
     return item
 
 
@@ -147,9 +156,37 @@ def entity_from_item(item: Item) -> Entity:
             Mode(text_of(item, "mode") or Mode.NORMAL.value),
             number_of(item, "version", 1),
             number_of(item, "created_ms"),
+            text_of(item, "plan"),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise unreadable_item("entity", item, error) from error
+
+
+def plan_key(namespace: str, name: str) -> Key:
+    return schema.pk_plan(namespace, name), schema.sk_config()
+
+
+def plan_as_item(namespace: str, plan: Plan, config_version: int, entities: int) -> Item:
+    """All that a plan gives in one item, which counts the entities that refer to it."""
+    key = plan_key(namespace, plan.name)
+    return {
+        **key_attributes(key),
+        **purge_attributes(namespace, key[0]),
+        **index_attributes(
+            schema.GSI2, schema.gsi2_pk_configs(namespace), schema.gsi2_sk_plan(plan.name)
+        ),
+        "body": as_json(plan_as_json(plan)),
+        ENTITIES: number(entities),
+        CONFIG_VERSION: number(config_version),
+    }
+
+
+def plan_from_item(item: Item) -> Plan:
+    try:
+        plan = plan_from_json(json_of(item, "body", None))
+        return replace(plan, entities=number_of(item, ENTITIES))
+    except (KeyError, ValueError, TypeError) as error:
+        raise unreadable_item("plan", item, error) from error
 
 
 def level_as_item(namespace: str, level: Level, stored: StoredLevel) -> Item:
@@ -415,77 +452,3 @@ def start_ms_of(row: schema.UsageSk) -> int:
 def _ttl(time_ms: int) -> dict[str, str]:
     """Whole seconds, rounded up: nothing goes before its time."""
     return number(-(-time_ms // 1000))
-
-
-# --------------------------------------------------------------------------------------------------
-# How long history is kept: as the URL says, else as the table's own record says, else long.
-#
-# `headgate deploy` notes the stack's options in the table's version record. Whoever opens the table
-# reads that record anyway; a process that runs for long looks again now and then, so a changed
-# option reaches it without a restart. What was written before keeps the end it was given.
-
-NOTES = "notes"
-AUDIT_DAYS, USAGE_DAYS = "audit_retention_days", "usage_retention_days"
-USAGE_WINDOWS = "snapshot_windows"
-
-AUDIT_KEPT_MS = 400 * DAY_MS
-USAGE_KEPT_MS = {"hourly": 100 * DAY_MS, "daily": 800 * DAY_MS, "monthly": 3700 * DAY_MS}
-DAYS_MAX = 36_500
-RECORD: Key = (schema.pk_system(), schema.VERSION)
-REFRESH_MS = 300_000
-
-Get = Callable[[Key], Awaitable[Item | None]]
-
-
-class RetentionPeriods(NamedTuple):
-    """For how long; a window type that `usage_ms` does not name is not kept at all."""
-
-    audit_ms: int = AUDIT_KEPT_MS
-    usage_ms: Mapping[str, int] = USAGE_KEPT_MS
-
-
-class Retention:
-    def __init__(self, audit_days: int | None = None, usage_days: int | None = None) -> None:
-        self._audit_days = audit_days
-        self._usage_days = usage_days
-        self._kept: RetentionPeriods | None = None
-        self._read_ms = 0
-
-    async def periods(self, get: Get, now_ms: int) -> RetentionPeriods:
-        """What holds now; the record is read where nobody has done so for a while."""
-        for key in self.due(now_ms):
-            return self.learn(await get(key) or {}, now_ms)
-        assert self._kept is not None
-        return self._kept
-
-    def due(self, now_ms: int) -> tuple[Key, ...]:
-        """The record's key where it is to be read, for whoever reads something anyway."""
-        fresh = self._kept is not None and now_ms - self._read_ms < REFRESH_MS
-        return () if fresh else (RECORD,)
-
-    def learn(self, record: Item, now_ms: int) -> RetentionPeriods:
-        """What the table's version record says, below what the URL said."""
-        notes = json_of(record, NOTES, {})
-        audit_days = self._audit_days or _days(notes, AUDIT_DAYS)
-        usage_days = self._usage_days or _days(notes, USAGE_DAYS)
-        usage_ms = USAGE_KEPT_MS
-        if usage_days is not None:
-            usage_ms = dict.fromkeys(WINDOW_TYPES, usage_days * DAY_MS)
-        self._kept = RetentionPeriods(
-            AUDIT_KEPT_MS if audit_days is None else audit_days * DAY_MS,
-            {window: usage_ms[window] for window in _windows(notes)},
-        )
-        self._read_ms = now_ms
-        return self._kept
-
-
-def _days(notes: Mapping[str, Any], name: str) -> int | None:
-    """None for what nobody noted, and for what is no number of days."""
-    found = notes.get(name)
-    return found if type(found) is int and 0 < found <= DAYS_MAX else None
-
-
-def _windows(notes: Mapping[str, Any]) -> tuple[str, ...]:
-    noted = notes.get(USAGE_WINDOWS)
-    found = set(noted.split(",")) if isinstance(noted, str) else set()
-    return tuple(one for one in WINDOW_TYPES if one in found) or WINDOW_TYPES

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 from headgate.core.errors import NamespaceNotFoundError
 from headgate.core.history import AuditEvent
-from headgate.core.levels import LINEAGE_MAX, Entity, Level, Page, StoredLevel
+from headgate.core.levels import LINEAGE_MAX, Entity, Level, Page, Plan, StoredLevel
 from headgate.stores.dynamodb import schema
 from headgate.stores.dynamodb.catalog.items import (
     CHILDREN,
     CONFIG_VERSION,
+    ENTITIES,
     LEVEL_VERSION,
     Item,
     Key,
@@ -38,6 +39,9 @@ from headgate.stores.dynamodb.catalog.items import (
     limits_as_attributes,
     number,
     number_of,
+    plan_as_item,
+    plan_from_item,
+    plan_key,
     system_key,
     text,
     text_of,
@@ -53,6 +57,8 @@ from headgate.stores.records import (
     Document,
     DocumentKey,
     EntityFamily,
+    PlanFamily,
+    PlanKey,
     RecordsChanged,
     Result,
     Snapshot,
@@ -117,7 +123,9 @@ CHILDREN_PER_BATCH = 60  # freed in one step
 LEVELS_PER_BATCH = 30  # deleted in one step
 RESOURCES_MAX = 10_000  # that are listed
 
-assert CHILDREN_PER_BATCH + LEVELS_PER_BATCH + 2 <= WRITES_MAX  # the entity and its own parent, too
+assert (
+    CHILDREN_PER_BATCH + LEVELS_PER_BATCH + 3 <= WRITES_MAX
+)  # the entity, its own parent and plan
 
 SYSTEM = Level()
 
@@ -156,7 +164,9 @@ class ReadItems:
         for key, item in self.items.items():
             if item is None:
                 continue
-            if not isinstance(key, Level):
+            if isinstance(key, PlanKey):
+                documents[key] = plan_from_item(item)
+            elif not isinstance(key, Level):
                 documents[key] = entity_from_item(item)
             elif (stored := _stored_from_item(key, item)) is not None:
                 documents[key] = stored
@@ -199,22 +209,35 @@ class DynamoRecords(DynamoRegistry):
         is_complete = count <= len(children) and len(level_items) <= LEVELS_PER_BATCH
         return EntityFamily(seen.snapshot(), entities, levels, is_complete)
 
+    async def read_plan_family(self, namespace: str, name: str) -> PlanFamily:
+        alone = await self.read(namespace, PlanKey(name))
+        seen: ReadItems = alone.evidence
+        count = number_of(seen.items[PlanKey(name)] or {}, ENTITIES)
+        pk = schema.pk_plan(namespace, name)
+        request = ask.query(self._table.name, pk, index=schema.GSI3, limit=CHILDREN_PER_BATCH)
+        found = await self._listed_entities(request, "plan", name) if count > 0 else []
+        if count > 0 and not found:
+            raise RecordsChanged  # the index does not know them yet
+        entities = [entity_from_item(item) for item in found]
+        seen.items.update((one.id, item) for one, item in zip(entities, found, strict=True))
+        return PlanFamily(seen.snapshot(), entities, count)
+
     async def commit(self, seen: Snapshot, changes: Changes, event: AuditEvent | None) -> int:
         read: ReadItems = seen.evidence
-        moved = _moved_children(seen, changes)
-        await self._read_entities(read, [one for one in moved if one not in changes])
+        moved = _moved_counts(seen, changes)
+        await self._read_missing(read, [one for one in moved if one not in changes])
         writes = [
             _write(read, key, document, moved) for key, document in changes.items() if key != SYSTEM
         ]
         writes += [
             ask.update(
-                entity_key(seen.namespace, parent_id),
+                _place(seen.namespace, key),
                 sets={CONFIG_VERSION: number(read.head.next_version)},
-                adds={CHILDREN: number(by)},
-                guard=ask.if_unchanged(read.items[parent_id]),
+                adds={ENTITIES if isinstance(key, PlanKey) else CHILDREN: number(by)},
+                guard=ask.if_unchanged(read.items[key]),
             )
-            for parent_id, by in moved.items()
-            if parent_id not in changes and read.items[parent_id] is not None
+            for key, by in moved.items()
+            if key not in changes and read.items[key] is not None
         ]
         home = _home_write(read.head, changes, writes)
         events = await self._event_writes(seen.namespace, event)
@@ -236,12 +259,35 @@ class DynamoRecords(DynamoRegistry):
     async def entities_with_limits(
         self, namespace: str, resource: str, limit: int, cursor: str | None
     ) -> Page:
+        pk = schema.gsi3_pk_entity_config(namespace, resource)
+        return await self._listed_ids(namespace, pk, limit, cursor)
+
+    async def _listed_ids(self, namespace: str, pk: str, limit: int, cursor: str | None) -> Page:
+        """The entities that one partition of an index leads to."""
         low = None if cursor is None else schema.clip_cursor(cursor) or schema.JUST_AFTER
         span = None if low is None else ask.above(low)
-        pk = schema.gsi3_pk_entity_config(namespace, resource)
         request = ask.query(self._table.name, pk, span, index=schema.GSI3, limit=limit + 1)
         items = await self._query(namespace, request, limit + 1)
         return first_page([item["GSI3SK"]["S"] for item in items], limit, str)
+
+    async def get_plan(self, namespace: str, name: str) -> Plan | None:
+        return (await self.read(namespace, PlanKey(name))).plan(name)
+
+    async def plans(self, namespace: str, limit: int, cursor: str | None) -> Page:
+        """Their names from the index, then what they are now."""
+        pk = schema.gsi2_pk_configs(namespace)
+        span = _after("PLAN", cursor)
+        request = ask.query(self._table.name, pk, span, index=schema.GSI2, limit=limit + 1)
+        items = await self._query(namespace, request, limit + 1)
+        keys = first_page([key_of(item) for item in items], limit, lambda key: key[0])
+        found = await self._table.get_all(keys.items)
+        plans = tuple(plan_from_item(found[key]) for key in keys.items if key in found)
+        return Page(plans, None if keys.cursor is None else schema.last_name(keys.cursor))
+
+    async def entities_on_plan(
+        self, namespace: str, name: str, limit: int, cursor: str | None
+    ) -> Page:
+        return await self._listed_ids(namespace, schema.pk_plan(namespace, name), limit, cursor)
 
     async def resources(self, namespace: str, *, of_entities: bool) -> list[str]:
         if of_entities:
@@ -297,12 +343,15 @@ class DynamoRecords(DynamoRegistry):
         return await self._table.every(ask.query(self._table.name, pk, span, limit=most), most)
 
     async def _children(self, namespace: str, parent_id: str) -> list[Item]:
-        """Some of them as they are now; the index may lead to others that have moved away."""
         pk = schema.pk_parent(namespace, parent_id)
         request = ask.query(self._table.name, pk, index=schema.GSI1, limit=CHILDREN_PER_BATCH)
+        return await self._listed_entities(request, "parent_id", parent_id)
+
+    async def _listed_entities(self, request: DynamoRequest, name: str, value: str) -> list[Item]:
+        """Some of them as they are now; the index may lead to others that have moved away."""
         listed, _ = await self._table.page(request)
         found = await self._table.get_all(key_of(item) for item in listed)
-        return [item for item in found.values() if text_of(item, "parent_id") == parent_id]
+        return [item for item in found.values() if text_of(item, name) == value]
 
     async def _read_ancestors(self, seen: ReadItems) -> None:
         """Everybody above the entities, a generation at a time.
@@ -315,30 +364,30 @@ class DynamoRecords(DynamoRegistry):
             line = [one for one in parents if one is not None]
             if not line:
                 return
-            await self._read_entities(seen, line)
+            await self._read_missing(seen, line)
 
-    async def _read_entities(self, seen: ReadItems, entity_ids: Sequence[DocumentKey]) -> None:
-        """Reads those that are missing."""
-        places = {
-            one: _place(seen.head.namespace, one) for one in entity_ids if one not in seen.items
-        }
+    async def _read_missing(self, seen: ReadItems, keys: Sequence[DocumentKey]) -> None:
+        """Reads those that were not read yet."""
+        places = {one: _place(seen.head.namespace, one) for one in keys if one not in seen.items}
         found = await self._table.get_all(places.values()) if places else {}
         seen.items.update((one, found.get(place)) for one, place in places.items())
 
 
-def _moved_children(seen: Snapshot, changes: Changes) -> Counter[str]:
-    """How many children more or less each parent has after the changes."""
-    moved = Counter[str]()
+def _moved_counts(seen: Snapshot, changes: Changes) -> Counter[DocumentKey]:
+    """How many children more or less each parent has after the changes, and each plan entities."""
+    moved = Counter[DocumentKey]()
     for key, after in changes.items():
         before = seen.documents.get(key)
         for entity, by in ((before, -1), (after, 1)):
             if isinstance(entity, Entity) and entity.parent_id is not None:
                 moved[entity.parent_id] += by
-    return Counter({parent_id: by for parent_id, by in moved.items() if by})
+            if isinstance(entity, Entity) and entity.plan is not None:
+                moved[PlanKey(entity.plan)] += by
+    return Counter({key: by for key, by in moved.items() if by})
 
 
 def _write(
-    read: ReadItems, key: DocumentKey, document: Document | None, moved: Counter[str]
+    read: ReadItems, key: DocumentKey, document: Document | None, moved: Counter[DocumentKey]
 ) -> Write:
     """The document as it is now, or is no more, if its item is as it was."""
     item, namespace = read.items.get(key), read.head.namespace
@@ -348,6 +397,10 @@ def _write(
     if isinstance(document, Entity):
         children = number_of(item or {}, CHILDREN) + moved[document.id]
         put = entity_as_item(namespace, document, read.head.next_version, children)
+        return ask.put(put, guard)
+    if isinstance(document, Plan):
+        entities = number_of(item or {}, ENTITIES) + moved[PlanKey(document.name)]
+        put = plan_as_item(namespace, document, read.head.next_version, entities)
         return ask.put(put, guard)
     assert isinstance(key, Level)
     return ask.put(level_as_item(namespace, key, document), guard)
@@ -387,6 +440,8 @@ def _stored_from_item(level: Level, item: Item) -> StoredLevel | None:
 
 
 def _place(namespace: str, key: DocumentKey) -> Key:
+    if isinstance(key, PlanKey):
+        return plan_key(namespace, key.name)
     return level_key(namespace, key) if isinstance(key, Level) else entity_key(namespace, key)
 
 

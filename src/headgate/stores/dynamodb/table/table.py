@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headgate.core.errors import StoreTrouble, Throttled
-from headgate.stores.dynamodb.catalog.items import Item, Key, Retention, RetentionPeriods, key_of
+from headgate.stores.dynamodb.catalog.items import Item, Key, key_of
+from headgate.stores.dynamodb.catalog.retention import Retention, RetentionPeriods
 from headgate.stores.dynamodb.client.calls import (
     DynamoPort,
     DynamoRequest,

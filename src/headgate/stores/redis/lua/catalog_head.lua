@@ -11,3 +11,10 @@ local function parent_of(text)
     local sign, parent = string.match(text, '^([+-])([^\n]*)\n')
     return parent ~= '' and parent or nil, sign == '+'
 end
+
+-- The text of the plan an entity refers to. Its name is the third line of the entity's text, where
+-- there is one; the second is JSON, which has no newline in it.
+local function plan_of(text, levels)
+    local name = string.match(text, '^[^\n]*\n[^\n]*\n(.+)$')
+    return name and redis.call('HGET', levels, '##' .. name)
+end

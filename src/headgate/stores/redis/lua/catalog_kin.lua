@@ -1,10 +1,10 @@
--- kin: entities and everybody above them, whether they cascade or not.
--- KEYS    head, entities
--- ARGV    how many generations at most, entity ids
--- reply   head, then id and text (or nothing) of each, once
+-- kin: entities and everybody above them, whether they cascade or not, and a plan.
+-- KEYS    head, entities, levels
+-- ARGV    how many generations at most, the plan's name ('' = none), entity ids
+-- reply   head, text of the plan, then id and text (or nothing) of each, once
 
-local reply, seen = { head() }, {}
-for place = 2, #ARGV do
+local reply, seen = { head(), redis.call('HGET', KEYS[3], '##' .. ARGV[2]) }, {}
+for place = 3, #ARGV do
     local entity_id = ARGV[place]
     for _ = 1, tonumber(ARGV[1]) do
         local text = redis.call('HGET', KEYS[2], entity_id)

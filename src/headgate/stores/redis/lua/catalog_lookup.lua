@@ -2,7 +2,7 @@
 -- KEYS    head, entities, levels
 -- ARGV    entity, resource, the resource of an entity's defaults, how many generations at most
 -- reply   head, level of the resource, level of the system, then per generation: id, entity, its
---         level for the resource, its default level
+--         level for the resource, its default level, its plan
 
 local function level(entity_id, resource)
     return redis.call('HGET', KEYS[3], entity_id .. '#' .. resource)
@@ -16,6 +16,7 @@ for _ = 1, tonumber(ARGV[4]) do
     reply[#reply + 1] = text
     reply[#reply + 1] = level(entity_id, ARGV[2])
     reply[#reply + 1] = level(entity_id, ARGV[3])
+    reply[#reply + 1] = text and plan_of(text, KEYS[3]) or false
     if not text then
         break
     end

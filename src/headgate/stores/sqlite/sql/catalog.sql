@@ -21,26 +21,27 @@ UPDATE namespaces SET version = version + 1 WHERE id = ? RETURNING version
 DELETE FROM namespaces WHERE id = ?
 
 -- name: entity_get
-SELECT id, parent_id, version, body FROM entities WHERE namespace = ? AND id = ?
+SELECT id, parent_id, plan, version, body FROM entities WHERE namespace = ? AND id = ?
 
 -- name: entity_put
-INSERT INTO entities (namespace, id, parent_id, version, body) VALUES (?, ?, ?, ?, ?)
+INSERT INTO entities (namespace, id, parent_id, plan, version, body) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace, id) DO UPDATE
-SET parent_id = excluded.parent_id, version = excluded.version, body = excluded.body
+SET parent_id = excluded.parent_id, plan = excluded.plan, version = excluded.version,
+    body = excluded.body
 
 -- name: entity_delete
 DELETE FROM entities WHERE namespace = ? AND id = ?
 
 -- name: children
-SELECT id, parent_id, version, body FROM entities INDEXED BY entities_by_parent
+SELECT id, parent_id, plan, version, body FROM entities INDEXED BY entities_by_parent
 WHERE namespace = ? AND parent_id = ?
 
 -- name: entities
-SELECT id, parent_id, version, body FROM entities
+SELECT id, parent_id, plan, version, body FROM entities
 WHERE namespace = ? AND id > ? ORDER BY id LIMIT ?
 
 -- name: entities_of_parent
-SELECT id, parent_id, version, body FROM entities INDEXED BY entities_by_parent
+SELECT id, parent_id, plan, version, body FROM entities INDEXED BY entities_by_parent
 WHERE namespace = ? AND parent_id = ? AND id > ? ORDER BY id LIMIT ?
 
 -- name: stored_get
@@ -69,6 +70,32 @@ WHERE namespace = ? AND resource <> '' AND entity_id <> '' AND limited = 1 ORDER
 SELECT entity_id FROM stored INDEXED BY stored_by_resource
 WHERE namespace = ? AND resource = ? AND entity_id > ? AND limited = 1
 ORDER BY entity_id LIMIT ?
+
+-- name: plan_get
+SELECT body, 0 FROM plans WHERE namespace = ? AND name = ?
+
+-- name: plan_count
+SELECT count(*) FROM entities INDEXED BY entities_by_plan WHERE namespace = ? AND plan = ?
+
+-- name: plan_put
+INSERT INTO plans (namespace, name, body) VALUES (?, ?, ?)
+ON CONFLICT (namespace, name) DO UPDATE SET body = excluded.body
+
+-- name: plan_delete
+DELETE FROM plans WHERE namespace = ? AND name = ?
+
+-- name: plans
+SELECT body, (SELECT count(*) FROM entities INDEXED BY entities_by_plan
+              WHERE namespace = plans.namespace AND plan = plans.name)
+FROM plans WHERE namespace = ? AND name > ? ORDER BY name LIMIT ?
+
+-- name: entities_on_plan
+SELECT id, parent_id, plan, version, body FROM entities INDEXED BY entities_by_plan
+WHERE namespace = ? AND plan = ? AND id > ? ORDER BY id LIMIT ?
+
+-- name: purge_plans
+DELETE FROM plans WHERE (namespace, name) IN
+  (SELECT namespace, name FROM plans WHERE namespace = ? LIMIT ?)
 
 -- name: purge_buckets
 DELETE FROM buckets WHERE (namespace, entity_id, resource) IN

@@ -4,6 +4,7 @@ import { ask, enc, get, may, query, seat, space } from "../api.js";
 import { confirmAction, field, fill, go, h, options, say, title, wide } from "../dom.js";
 import { exact, identityOf, limitText, moment, resetText, sourceText } from "../format.js";
 import { Gauge, quotaOf } from "../gauge.js";
+import { choices, planLink, plans } from "../plans.js";
 import { whatIf } from "../whatif.js";
 import { REQUESTED } from "./explain.js";
 
@@ -11,7 +12,7 @@ const PAGES_MAX = 5;
 const PAGE = 200;
 
 export async function show(box, asked) {
-  const { items, more } = await everybody();
+  const [{ items, more }, sold] = await Promise.all([everybody(), plans()]);
   const search = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter entities" });
   const list = h("nav", { "aria-label": "Entities" });
   const detail = h("div", { class: "stack" });
@@ -30,13 +31,13 @@ export async function show(box, asked) {
         search,
         list,
         more && h("p", { class: "dim" }, `The first ${PAGE * PAGES_MAX} are listed.`),
-        may("admin") && newEntity(),
+        may("admin") && newEntity(sold.items),
       ),
       detail,
     ),
   );
   draw();
-  const gauges = chosen ? await one(detail, chosen) : [];
+  const gauges = chosen ? await one(detail, chosen, sold.items) : [];
   if (!chosen)
     fill(
       detail,
@@ -108,7 +109,7 @@ function group(items, name) {
   return found;
 }
 
-async function one(detail, id) {
+async function one(detail, id, sold) {
   const [entity, buckets, resources] = await Promise.all([
     get(`${space()}/entities/${enc(id)}`),
     get(`${space()}/buckets/${enc(id)}`),
@@ -129,7 +130,7 @@ async function one(detail, id) {
         h("span", { class: `badge ${entity.mode === "normal" ? "good" : "bad"}` }, entity.mode),
       ),
       facts(entity),
-      may("admin") && h("div", { class: "row top" }, edit(entity), switchMode(entity)),
+      may("admin") && h("div", { class: "row top" }, edit(entity), assign(entity, sold), switchMode(entity)),
     ),
     h(
       "section",
@@ -191,6 +192,7 @@ function facts(entity) {
         ? h("a", { href: `#/entities?id=${enc(entity.parent_id)}` }, entity.parent_id)
         : "none",
     ],
+    ["Plan", entity.plan ? h("a", { href: planLink(entity.plan) }, entity.plan) : "none"],
     ["Cascade", entity.cascade ? "yes: its use counts for its parents, too" : "no"],
     ["Since", moment(entity.created_at)],
     ...Object.entries(entity.metadata),
@@ -301,9 +303,9 @@ function topUp(entity_id, resource, items) {
   return h("details", {}, h("summary", {}, "Grant tokens"), form);
 }
 
-async function change(id, body, told) {
+async function change(path, body, told, method = "PATCH") {
   try {
-    await ask("PATCH", `${space()}/entities/${enc(id)}`, body);
+    await ask(method, `${space()}/entities/${path}`, body);
     go(location.hash);
     say(told);
   } catch (problem) {
@@ -326,7 +328,7 @@ function edit(entity) {
           cascade: cascade.checked,
           version: entity.version,
         };
-        change(entity.id, body, `${entity.id} is changed.`);
+        change(enc(entity.id), body, `${entity.id} is changed.`);
       },
     },
     h(
@@ -338,6 +340,30 @@ function edit(entity) {
     ),
   );
   return h("details", {}, h("summary", {}, "Change"), form);
+}
+
+function assign(entity, sold) {
+  const plan = h("select", {}, options(choices(sold), entity.plan ?? ""));
+  const form = h(
+    "form",
+    {
+      class: "form",
+      "aria-label": `Plan of ${entity.id}`,
+      onsubmit: async (event) => {
+        event.preventDefault();
+        const body = { plan: plan.value || null, version: entity.version };
+        const told = plan.value ? `${entity.id} is on ${plan.value}.` : `${entity.id} is on no plan.`;
+        await change(`${enc(entity.id)}/plan`, body, told, "PUT");
+      },
+    },
+    h(
+      "div",
+      { class: "fields" },
+      wide(field("Plan", plan, "What its buckets hold goes along.")),
+      h("div", { class: "field act" }, h("button", { type: "submit" }, "Assign")),
+    ),
+  );
+  return h("details", {}, h("summary", {}, "Plan"), form);
 }
 
 const MODES = [
@@ -354,7 +380,7 @@ function switchMode(entity) {
       class: "form",
       onsubmit: (event) => {
         event.preventDefault();
-        change(entity.id, { mode: mode.value }, `${entity.id} is ${mode.value}.`);
+        change(enc(entity.id), { mode: mode.value }, `${entity.id} is ${mode.value}.`);
       },
     },
     h(
@@ -377,11 +403,12 @@ async function act(word, body, told) {
   }
 }
 
-function newEntity() {
+function newEntity(sold) {
   const id = h("input", { required: true, placeholder: "user:ann", spellcheck: "false" });
   const name = h("input", { placeholder: "Ann" });
   const parent = h("input", { spellcheck: "false", placeholder: "none" });
   const cascade = h("input", { type: "checkbox" });
+  const plan = h("select", {}, options(choices(sold), ""));
   const form = h(
     "form",
     {
@@ -393,6 +420,7 @@ function newEntity() {
           name: name.value || null,
           parent_id: parent.value || null,
           cascade: cascade.checked,
+          ...(plan.value && { plan: plan.value }),
         };
         try {
           await ask("POST", `${space()}/entities`, body);
@@ -407,6 +435,7 @@ function newEntity() {
     field("Name", name),
     field("Parent", parent),
     field("Cascade to its parents", cascade),
+    sold.length > 0 && field("Plan", plan),
     h("div", { class: "row" }, h("button", { type: "submit" }, "Add")),
   );
   return h("details", {}, h("summary", {}, "Add entity"), form);

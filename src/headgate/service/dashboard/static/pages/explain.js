@@ -1,8 +1,9 @@
-// Why an entity has the limits it has: four stored levels, one below the other, and the policy.
+// Why an entity has the limits it has: the stored levels, one below the other, and the policy.
 
 import { enc, get, getOr, may, query, seat, space } from "../api.js";
 import { field, fill, go, h, title } from "../dom.js";
 import { identityOf, limitText, resetText, sourceText } from "../format.js";
+import { planLink } from "../plans.js";
 import { whatIf } from "../whatif.js";
 
 const NOTHING = { limits: [] };
@@ -118,7 +119,8 @@ function summary(why) {
 
 async function ladder(why) {
   const own = `${space()}/limits/entities/${enc(why.entity_id)}`;
-  const [entity, every, resource, system] = await Promise.all([
+  const [plan, entity, every, resource, system] = await Promise.all([
+    why.plan ? getOr(`${space()}/plans/${enc(why.plan)}`, null) : null,
     getOr(`${own}/${why.resource}`, NOTHING),
     getOr(`${own}/_default_`, NOTHING),
     getOr(`${space()}/limits/resources/${why.resource}`, NOTHING),
@@ -139,6 +141,7 @@ async function ladder(why) {
       limits: every.limits,
       edit: edit("entity_default"),
     },
+    ...(plan ? planRungs(plan, why.resource) : []),
     {
       level: "resource",
       name: `Resource ${why.resource}`,
@@ -160,6 +163,21 @@ async function ladder(why) {
   });
   return rungs;
 }
+
+const planRungs = (plan, resource) => [
+  {
+    level: "plan_resource",
+    name: `Plan ${plan.name} for ${resource}`,
+    limits: plan.resources[resource] ?? [],
+    edit: planLink(plan.name, resource),
+  },
+  {
+    level: "plan",
+    name: `Plan ${plan.name} for every resource`,
+    limits: plan.limits,
+    edit: planLink(plan.name),
+  },
+];
 
 function rung(one, why) {
   const inForce = (limit) =>

@@ -1,12 +1,15 @@
 // Limits of one level, edited as a table, with a look at who would be over them before they count.
 
-import { ask, enc, get, getOr, may, query, seat, space } from "../api.js";
+import { ask, enc, getOr, may, query, seat, space } from "../api.js";
 import { confirmAction, field, fill, go, h, options, say, table, title, wide } from "../dom.js";
 import { count, limitText, sourceText } from "../format.js";
+import { known, listed, plans } from "../plans.js";
 
 const LEVELS = [
   ["system", "System: every entity, every resource"],
   ["resource", "A resource, every entity"],
+  ["plan", "A plan, every resource"],
+  ["plan_resource", "A plan on a resource"],
   ["entity_default", "An entity, every resource"],
   ["entity", "An entity on a resource"],
 ];
@@ -26,17 +29,30 @@ export async function show(box, asked) {
     required: true,
     list: "known-resources",
   });
-  const known = await getOr(`${space()}/limits/resources`, { items: [] });
+  const plan = h("input", {
+    value: asked.get("plan") ?? "",
+    placeholder: "pro",
+    spellcheck: "false",
+    required: true,
+    list: "known-plans",
+  });
+  const [resources, sold] = await Promise.all([
+    getOr(`${space()}/limits/resources`, { items: [] }),
+    plans(),
+  ]);
   const where = h("form", {
     class: "card form",
     onsubmit: (event) => {
       event.preventDefault();
-      go(
-        `#/limits?${new URLSearchParams({ level: level.value, ...(has(level.value, "entity") && { entity: entity.value }), ...(has(level.value, "resource") && { resource: resource.value }) })}`,
-      );
+      const inputs = Object.entries({ plan, entity, resource }).filter(([part]) => has(level.value, part));
+      go(`#/limits${query({ level: level.value, ...Object.fromEntries(inputs.map(([part, el]) => [part, el.value])) })}`);
     },
   });
-  const names = { entity: field("Entity", entity), resource: field("Resource", resource) };
+  const names = {
+    plan: field("Plan", plan),
+    entity: field("Entity", entity),
+    resource: field("Resource", resource),
+  };
   const adapt = () => {
     for (const [part, el] of Object.entries(names)) {
       el.hidden = !has(level.value, part);
@@ -51,6 +67,7 @@ export async function show(box, asked) {
     adapt();
     empty();
   });
+  plan.addEventListener("input", empty);
   entity.addEventListener("input", empty);
   resource.addEventListener("input", empty);
   adapt();
@@ -60,6 +77,7 @@ export async function show(box, asked) {
       "div",
       { class: "fields" },
       field("Level", level),
+      names.plan,
       names.entity,
       names.resource,
       h("div", { class: "field act" }, h("button", { type: "submit" }, "Open")),
@@ -67,8 +85,9 @@ export async function show(box, asked) {
     h(
       "datalist",
       { id: "known-resources" },
-      known.items.map((name) => h("option", { value: name })),
+      resources.items.map((name) => h("option", { value: name })),
     ),
+    known(sold.items),
   );
   fill(
     box,
@@ -77,10 +96,14 @@ export async function show(box, asked) {
     !may("admin") &&
       h("p", { class: "card warn" }, "Read only: changing limits needs a key with the scope admin."),
     out,
+    listed(sold),
   );
-  const place = placeOf(level.value, entity.value, resource.value);
+  const place = placeOf(level.value, { plan: plan.value, entity: entity.value, resource: resource.value });
   if (!place) return;
-  new Editor(out, place, await get(place.path), await inForce(place));
+  // A plan that is not there yet is made by saving it.
+  const isNew = place.level.plan && !sold.more && !sold.items.some((one) => one.name === place.level.plan);
+  const stored = isNew ? { limits: [] } : await getOr(place.path, { limits: [] });
+  new Editor(out, place, stored, await inForce(place));
   if (level.value === "resource" && may("admin")) out.append(switchResource(resource.value));
 }
 
@@ -127,12 +150,25 @@ function switchResource(resource) {
   );
 }
 
-const has = (level, part) =>
-  level === part ||
-  (level === "entity_default" && part === "entity") ||
-  (level === "entity" && part === "resource");
+const PARTS = {
+  system: [],
+  resource: ["resource"],
+  plan: ["plan"],
+  plan_resource: ["plan", "resource"],
+  entity_default: ["entity"],
+  entity: ["entity", "resource"],
+};
+const has = (level, part) => PARTS[level].includes(part);
 
-function placeOf(level, entity, resource) {
+function placeOf(level, { plan, entity, resource }) {
+  if (level === "plan" && plan)
+    return { path: `${space()}/plans/${enc(plan)}`, name: `Plan ${plan}, every resource`, level: { plan } };
+  if (level === "plan_resource" && plan && resource)
+    return {
+      path: `${space()}/plans/${enc(plan)}/limits/${resource}`,
+      name: `Plan ${plan} on ${resource}`,
+      level: { plan, resource },
+    };
   const root = `${space()}/limits`;
   if (level === "system") return { path: `${root}/system`, name: "System defaults", level: {} };
   if (level === "resource" && resource)
@@ -363,6 +399,7 @@ class Editor {
       await ask("PUT", this.place.path, { limits: this.limits(), ...(rule && { on_unavailable: rule }) });
       fill(this.seen);
       this.clear.hidden = false;
+      await this.list();
       say(`Saved. New limits for ${this.place.name} apply from the next request.`);
     });
   }
@@ -371,13 +408,22 @@ class Editor {
     const told = h("p", {}, "The levels below give the limits from the next request on.");
     if (!(await confirmAction(`Remove all limits of ${this.place.name}?`, told, "Remove all"))) return;
     await this.attempt(async () => {
-      await ask("DELETE", this.place.path);
+      const { plan, resource } = this.place.level;
+      // To delete a plan is another thing than to take its limits away.
+      if (plan && !resource) await ask("PUT", this.place.path, { limits: [] });
+      else await ask("DELETE", this.place.path);
+      await this.list();
       this.body.replaceChildren();
       this.clear.hidden = true;
       fill(this.none, nothingStored(await inForce(this.place)));
       this.count();
       say(`Removed: ${this.place.name}.`);
     });
+  }
+
+  // The plans below are shown as they are now.
+  async list() {
+    if (this.place.level.plan) document.getElementById("plans")?.replaceWith(listed(await plans()));
   }
 
   async attempt(flow) {
