@@ -9,7 +9,7 @@ MUTANTS = [
           "credit_of(demand, result.overdrawn(demand, now_ms))", "demand.inverse()",
           "proof/model/test_contract.py::test_contract[an_undone_take_gives_back_only_what_it_took-blocking]"),
     fault("dynamodb: what was only counted stays counted", "adjust._part",
-          "hold if amount else Hold.FREE, counts[name])", "hold if amount else Hold.FREE, amount)",
+          "hold if amount else Hold.FREE, counts[name], ", "hold if amount else Hold.FREE, amount, ",
           "proof/model/test_contract.py::test_contract[a_refund_of_a_passed_soft_limit_gives_nothing_back-blocking]"),
     fault("dynamodb: what cascades is not counted apart", "count_cascaded",
           "draft.add(names_of(name).cascaded, milli)", "pass",
