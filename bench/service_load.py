@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-KEYS = 1000
+KEYS = 5000
 RESOURCE = "api.search"
 
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
@@ -33,6 +33,12 @@ end
 LENGTHS = 8  # of identifiers
 ONE = f"""string.format('{{"identifier":"user-%s%d","resource":"{RESOURCE}"}}',
     string.rep("x", n % {KEYS} % {LENGTHS}), n % {KEYS})"""
+THREE = (
+    '{"identifier":"WHO","metadata":{"ip_address":"WHERE"},"descriptors":['
+    f'{{"scope":"user","resource":"{RESOURCE}"}},{{"scope":"ip","resource":"{RESOURCE}"}},'
+    f'{{"scope":"global","resource":"{RESOURCE}"}}]}}'
+)
+LEASE = f'{{"identifier":"WHO","resource":"{RESOURCE}"}}'
 
 
 def identifier(number: int) -> str:
@@ -54,6 +60,24 @@ class Load:
             for n in range(KEYS)
         )
         return cls("/v1/ratelimit/check", bodies, ONE)
+
+    @classmethod
+    def acquire(cls) -> Load:
+        """Three limits at once: a user's, an address's and everybody's."""
+        return cls._of("/v1/ratelimit/acquire", THREE)
+
+    @classmethod
+    def lease(cls) -> Load:
+        return cls._of("/v1/leases", LEASE)
+
+    @classmethod
+    def _of(cls, path: str, template: str) -> Load:
+        """Bodies by a template, for the load in one process: wrk gets no script for them."""
+        bodies = (
+            template.replace("WHO", identifier(n)).replace("WHERE", f"10.0.{n >> 8}.{n & 255}")
+            for n in range(KEYS)
+        )
+        return cls(path, tuple(body.encode() for body in bodies), "")
 
     @classmethod
     def batch(cls, size: int) -> Load:
