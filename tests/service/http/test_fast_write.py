@@ -16,9 +16,9 @@ from headgate.core.history import TIME_MS_MAX
 from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.layers.layer import ShadowVerdict
-from headgate.service.decide.answers import batch_item, check_body, check_result
+from headgate.service.decide.answers import Admission, batch_item, check_body, check_result
+from headgate.service.decide.plain import plain_admissions
 from headgate.service.decide.rules import Rule, Target
-from headgate.service.decide.service import Service
 from headgate.service.http.asgi import Rest
 from headgate.service.http.messages import batch_content, check_headers, check_reply, fields_of
 from headgate.service.program import Options, Program
@@ -51,6 +51,12 @@ def decided(limit: Limit, taken: list[tuple[int, int]], source: str) -> tuple[Ve
     return verdict, demand
 
 
+def plain_of(verdict: Verdict, target: Target) -> Admission | None:
+    """The plain yes to the one part of a request, if it is one."""
+    found = plain_admissions(verdict, [(target, target.one, 1, None)])
+    return None if found is None else found[0]
+
+
 @settings(max_examples=sized(50, 100, 1000), suppress_health_check=[HealthCheck.too_slow])
 @given(
     limits,
@@ -65,7 +71,7 @@ def test_both_ways_say_the_same(
     verdict, demand = decided(limit, taken, source)
     rule = Rule(name, [limit])
     place = Target("user", "ann", "api", rule)
-    yes = Service.plain_admission(verdict, place)
+    yes = plain_of(verdict, place)
     answer = check_result(verdict, [demand], rule, ("user", "api", 1))
     if yes is None:
         shown = answer.limits[0]
@@ -89,7 +95,7 @@ def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:
     place = Target("user", "ann", "api", Rule("search", [limit]))
     verdict, demand = decided(limit, [(0, 1)], "limiter")
     stored, _ = decided(Limit.per_minute("tokens", 20), [(0, 1)], "system")
-    told = [Service.plain_admission(one, place) for one in (verdict, stored, verdict)]
+    told = [plain_of(one, place) for one in (verdict, stored, verdict)]
     assert [(yes.limit.name, yes.remaining, yes.limit.capacity) for yes in told if yes] == [
         ("search", 9, 10), ("tokens", 19, 20), ("search", 9, 10),  # by the terms it is kept under
     ]  # fmt: skip
@@ -98,7 +104,7 @@ def test_a_usual_yes_takes_the_short_way_and_nothing_else_does() -> None:
     both, _ = decide([Demand(KEY, terms, (1000, 1000))], [None], NOW_MS)
     whole = Verdict(True, [demand, demand], [verdict.records[0]] * 2, NOW_MS)
     for other in (refused, ShadowVerdict(refused), both, whole):
-        assert Service.plain_admission(other, place) is None
+        assert plain_of(other, place) is None
 
 
 async def test_a_warm_check_is_a_short_walk() -> None:

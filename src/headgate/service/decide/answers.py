@@ -63,6 +63,13 @@ class Admission(NamedTuple):
     reset_at_ms: int
 
 
+class CombinedAdmission(NamedTuple):
+    """The same of several descriptors. `entities` are the ids by which the request named some."""
+
+    parts: Sequence[Admission]
+    entities: Sequence[str | None]
+
+
 class CombinedResult(NamedTuple):
     """The decision on several descriptors, all or none; `results` are in the order asked.
 

@@ -13,6 +13,7 @@ from headgate.core.plan import Amounts, Plan
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.namespaces import NamespaceService
+from headgate.service.decide.plain import plain_admission
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, CheckRequest, check_amounts
 from headgate.service.decide.rules import Target
@@ -129,8 +130,8 @@ def _results(
             continue
         target, tokens, request, _ = one
         ruling = next(remaining)
-        if not whole and isinstance(ruling, Verdict):
-            admitted = service.plain_admission(ruling, target)
+        if not whole and isinstance(ruling, Verdict) and ruling.allowed:
+            admitted = plain_admission(ruling, 0, target) if len(ruling.demands) == 1 else None
             if admitted is not None:
                 found.append(admitted)
                 admissions.append((target, tokens))

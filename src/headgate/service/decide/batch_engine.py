@@ -16,19 +16,45 @@ DecisionOrError = VerdictOrDecision | HeadgateError
 
 
 class BatchEngine(Engine):
-    """An Engine that takes many requests at once, and one with its demands at hand."""
+    """An Engine that takes many requests at once, and one whose demands are at hand.
+
+    `parts` are the demands of each part of a request, and `demands` all of them together.
+    """
 
     async def consume_planned(
-        self, request: Request, demands: Sequence[Demand], now_ms: int
+        self,
+        requests: Sequence[Request],
+        parts: Sequence[Sequence[Demand]],
+        demands: Sequence[Demand],
+        now_ms: int,
     ) -> VerdictOrDecision:
-        """What `consume` says to one request, whose demands somebody made already."""
+        """What `consume` says to a request whose demands somebody made already."""
         try:
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            return await self._handle_trouble((request,), (demands,), trouble)
+            return await self._handle_trouble(requests, parts, trouble)
         if verdict.is_plain and not verdict.outdated and self.observer is None:
             return verdict
-        return self._finish(request, demands, verdict)
+        return self._finish(requests[0], parts, verdict)
+
+    def consume_planned_local(
+        self,
+        requests: Sequence[Request],
+        parts: Sequence[Sequence[Demand]],
+        demands: Sequence[Demand],
+        now_ms: int,
+    ) -> VerdictOrDecision | None:
+        """The same without waiting, on buckets in this process's memory; None where they are not
+        there, or where they have no room: nothing was taken then."""
+        if self._consume_local is None:
+            return None
+        try:
+            verdict = self._consume_local(demands, now_ms)
+        except StoreTrouble:  # who waits for the store hears of it
+            return None
+        if verdict.is_plain and not verdict.outdated and self.observer is None:
+            return verdict
+        return self._finish(requests[0], parts, verdict)
 
     async def consume_each(
         self, requests: Sequence[Request], plans: Sequence[Plan | None]
@@ -74,7 +100,7 @@ class BatchEngine(Engine):
     ) -> Decision | HeadgateError:
         """One of several, as `consume` would have told it."""
         if isinstance(outcome, Verdict):
-            return self._finish(request, demands, outcome)
+            return self._finish(request, (demands,), outcome)
         if not isinstance(outcome, StoreTrouble):
             return outcome
         try:
@@ -82,9 +108,11 @@ class BatchEngine(Engine):
         except HeadgateError as error:
             return error
 
-    def _finish(self, request: Request, demands: Sequence[Demand], verdict: Verdict) -> Decision:
+    def _finish(
+        self, request: Request, parts: Sequence[Sequence[Demand]], verdict: Verdict
+    ) -> Decision:
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None:
             self._notify_decision(request, verdict)
-        return Decision(verdict, (demands,))
+        return Decision(verdict, parts)

@@ -1,0 +1,123 @@
+"""Several limits at once: all of them or none, in one atomic step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headgate.core.decision import Verdict
+from headgate.core.errors import HeadgateError
+from headgate.service.decide.answers import CombinedAdmission, CombinedResult, combine
+from headgate.service.decide.batch_engine import DecisionOrError
+from headgate.service.decide.plain import Asked, plain_admissions, plan_known, untroubled
+from headgate.service.decide.requests import DescriptorsRequest, check_amounts, identifier_of
+from headgate.service.decide.rules import BY_NAME, rule_for
+
+if TYPE_CHECKING:
+    from headgate.service.decide.service import Service
+
+
+async def decide_all(
+    service: Service, request: DescriptorsRequest, *, whole: bool = False
+) -> CombinedResult | CombinedAdmission:
+    """The answer to all descriptors; unless all of it is wanted, a plain yes is just that."""
+    found = decide_all_at_once(service, request) if service.is_local and not whole else None
+    if found is not None:
+        return found
+    asked = asked_by(service, request)
+    namespace, dry_run = request.namespace, request.dry_run
+    ruling: DecisionOrError
+    is_apart = False
+    try:
+        ns = service.known_namespace(namespace) or await service.namespace(namespace)
+        now_ms = service.clock()
+        planned = None if dry_run else plan_known(ns, asked, now_ms)
+        if planned is not None:
+            requests, parts, demands, is_apart = planned
+            ruling = await ns.engine.consume_planned(requests, parts, demands, now_ms)
+        else:
+            wants = [
+                await service.engine_request(ns, target, amounts, limits)
+                for target, amounts, _, limits in asked
+            ]
+            ruling = await ns.engine.consume(wants, dry_run=dry_run)
+    except HeadgateError as error:
+        ruling = error
+    return _answer(service, request, asked, ruling, is_plain=is_apart and not whole)
+
+
+def decide_all_at_once(
+    service: Service, request: DescriptorsRequest
+) -> CombinedResult | CombinedAdmission | None:
+    """The same without a coroutine, where plans and buckets are in this process's memory; None
+    where they are not."""
+    ns = service.known_namespace(request.namespace)
+    if ns is None or request.dry_run:
+        return None
+    asked = asked_by(service, request)
+    now_ms = service.clock()
+    ruling: DecisionOrError | None
+    is_apart = False
+    try:
+        planned = plan_known(ns, asked, now_ms)
+        if planned is None:
+            return None
+        requests, parts, demands, is_apart = planned
+        ruling = ns.engine.consume_planned_local(requests, parts, demands, now_ms)
+        if ruling is None:
+            return None
+    except HeadgateError as error:
+        ruling = error
+    return _answer(service, request, asked, ruling, is_plain=is_apart)
+
+
+def asked_by(service: Service, request: DescriptorsRequest) -> list[Asked]:
+    """What each descriptor asks for, and of whose bucket."""
+    rules, most = service.rules, service.settings.amount_max
+    known = service.targets.for_rules(rules)
+    whole_tokens, endpoint, every = request.tokens, request.endpoint, request.every
+    check_amounts(most, whole_tokens, None)
+    asked: list[Asked] = []
+    for index, (scope, resource, given, own, limits, named, _) in enumerate(request.descriptors):
+        if own is not None or named is not None:
+            check_amounts(most, own, named, f"descriptors[{index}].")
+        name = given
+        if name is None:
+            if scope != BY_NAME:
+                rule_for(rules, scope, resource)  # an unknown scope is told first
+            name = identifier_of(rules, request, index)
+        target = known.get((scope, name, resource))
+        if target is None:
+            target = service.targets.of(rules, scope, name, resource)
+        tokens = whole_tokens if own is None else own
+        if tokens is None and named is None and endpoint is None and not every:
+            asked.append((target, target.one, 1, limits))
+        else:
+            tokens, amounts = target.wanted(rules, tokens, named, endpoint, every=every)
+            asked.append((target, amounts, tokens, limits))
+    return asked
+
+
+def _answer(
+    service: Service,
+    request: DescriptorsRequest,
+    asked: list[Asked],
+    ruling: DecisionOrError,
+    *,
+    is_plain: bool,
+) -> CombinedResult | CombinedAdmission:
+    """The answer, told to whoever counts; a plain yes where it may be one and is."""
+    verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
+    admissions = plain_admissions(verdict, asked) if is_plain and verdict is not None else None
+    if admissions is not None:
+        if service.on_admitted is not None:
+            for (target, _, tokens, _), one in zip(asked, admissions, strict=True):
+                service.on_admitted(target.scope, target.resource, tokens, 1, one.limit.is_stored)
+        return CombinedAdmission(admissions, [one[0].entity for one in asked])
+    whole = combine(
+        [
+            service.part_result(ruling, part, target, amounts, request.dry_run, request.namespace)
+            for part, (target, amounts, _, _) in enumerate(asked)
+        ]
+    )
+    service.tell(whole.results, whole.allowed)
+    return whole

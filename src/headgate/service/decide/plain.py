@@ -1,0 +1,103 @@
+"""Plain yeses: the answers that say no more than that tokens were taken, told for a fraction of the
+cost.
+
+Nearly every answer is one. Telling it the long way, by the status of every limit, takes five times
+as long as deciding it. `answers.check_result` tells all others, and would tell these, too:
+tests/service/http/test_fast_write.py holds both equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.core.bucket import MILLI
+from headgate.core.decision import Demand, Verdict
+from headgate.core.engine import ChosenLimits, Decision, Request
+from headgate.core.errors import HeadgateError
+from headgate.core.history import TIME_MS_MAX
+from headgate.core.plan import Amounts, join_parts
+from headgate.core.record import TERMS
+from headgate.service.decide.answers import Admission
+from headgate.service.decide.rules import Target
+
+if TYPE_CHECKING:
+    from headgate.service.decide.namespaces import NamespaceService
+
+
+# One part of a request: whose bucket, how much by limit, how much as one number, and limits that
+# came with it.
+Asked = tuple[Target, Amounts, int, ChosenLimits]
+
+
+class Planned(NamedTuple):
+    """A request whose plans are all known, as `BatchEngine.consume_planned` takes it."""
+
+    requests: Sequence[Request]
+    parts: Sequence[Sequence[Demand]]
+    demands: Sequence[Demand]
+    is_apart: bool  # whether each part has one demand, on a bucket of its own
+
+
+def plan_known(ns: NamespaceService, asked: Sequence[Asked], now_ms: int) -> Planned | None:
+    """The request from plans at hand, without waiting; None where one is missing, or where an
+    operator or the request itself has a say beside the plan."""
+    requests: list[Request] = []
+    parts: list[Sequence[Demand]] = []
+    demands: list[Demand] = []
+    cached_plan = ns.configs.cached_plan
+    for target, amounts, _, limits in asked:
+        entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
+        plan = cached_plan(entity_id, resource, chosen, now_ms) if limits is None else None
+        if plan is None or plan.bypass:
+            return None
+        part = plan.demands(amounts)
+        requests.append((entity_id, resource, amounts, chosen))
+        parts.append(part)
+        demands += part
+    if len({demand.key.text for demand in demands}) == len(demands):
+        return Planned(requests, parts, demands, len(demands) == len(asked))
+    return Planned(requests, parts, join_parts(parts), False)
+
+
+def untroubled(ruling: Decision | HeadgateError) -> Verdict | None:
+    """The verdict of the store; None where it gave none, for that is to be told."""
+    if isinstance(ruling, HeadgateError) or ruling.trouble is not None:
+        return None
+    return ruling.verdict
+
+
+def plain_admission(verdict: Verdict, place: int, target: Target) -> Admission | None:
+    """The answer of an admission to the demand at that place, where there is nothing but a yes to
+    tell."""
+    record = verdict.records[place]
+    terms = record[TERMS]
+    frame = target.frame
+    if frame is None or frame.terms is not terms:
+        frame = target.frame_for(terms)
+    if frame is None or terms.core is not verdict.demands[place].terms:
+        return None
+    _, _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
+    now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
+    capacity = frame.capacity_milli
+    level = tokens + (now_ms - epoch_ms) * amount // period_ms
+    reset_ms = epoch_ms - (tokens - capacity) * period_ms // amount
+    if level >= capacity or not 0 <= reset_ms <= TIME_MS_MAX:
+        return None
+    whole = level // MILLI
+    wait_ms = epoch_ms - now_ms - (tokens - MILLI - whole * MILLI) * period_ms // amount
+    values = (frame, whole, wait_ms, reset_ms)
+    return tuple.__new__(Admission, values)  # a third of what Admission(…) takes
+
+
+def plain_admissions(verdict: Verdict, asked: Sequence[Asked]) -> list[Admission] | None:
+    """The same for a request of several parts, each of them apart from the others."""
+    if not verdict.allowed or len(verdict.demands) != len(asked):
+        return None
+    found: list[Admission] = []
+    for place, one in enumerate(asked):
+        admission = plain_admission(verdict, place, one[0])
+        if admission is None:
+            return None
+        found.append(admission)
+    return found
