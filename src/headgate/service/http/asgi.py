@@ -24,7 +24,7 @@ from headgate.service.http import messages
 from headgate.service.http.calls import query_of
 from headgate.service.http.messages import Gone, RawResponse, Reply, encode_reply
 from headgate.service.http.routes import cold_reply
-from headgate.service.keys.access import DEV_CALLER, AccessDenied
+from headgate.service.keys.access import AccessDenied, ApiCaller
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
@@ -145,7 +145,6 @@ class Rest:
         self._alongside = alongside
         self._authenticator = program.authenticator
         self._service = program.service
-        self._dev = program.authenticator.is_dev
         self._metrics = program.metrics
         self._observe_s = program.metrics.durations.by_value["rest"].observe
         self._routes = hot_routes(program.service)
@@ -213,6 +212,29 @@ class Rest:
             self._observe_s(perf_counter() - began_s)
         return status, content, fields
 
+    def answer_at_once(self, scope: Any) -> RawResponse | None:
+        """The same without a coroutine, for a hot request that has arrived whole; None where
+        something must be waited for, and then nothing was done."""
+        began_s = perf_counter()
+        route = self._routes[scope["path"]]
+        if route.act_at_once is None or not self._service.is_local:
+            return None
+        try:
+            head = messages.head_of(scope["headers"])
+            caller = messages.known_caller(self._authenticator, scope, head)
+            if caller is None:
+                return None
+            request = self._request(route, caller, head, scope[messages.WHOLE_BODY])
+            found = route.act_at_once(request)
+            if found is None:
+                return None
+            status, body, headers = route.reply(found)
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            status, body, headers = self._error_reply(error)
+        content, fields = body if type(body) is tuple else encode_reply(status, body, headers)
+        self._observe_s(perf_counter() - began_s)
+        return status, content, fields
+
     def _error_reply(self, error: Exception) -> Reply:
         """The last line: whatever it is, the client gets no traceback."""
         if not isinstance(error, HeadgateError):
@@ -228,13 +250,16 @@ class Rest:
         if scope["method"] != "POST":
             raise messages.method_not_allowed("POST")
         head = messages.head_of(scope["headers"])
-        if self._dev and messages.is_local(scope, head):
-            caller = DEV_CALLER
-        else:
-            caller = await messages.authenticate_request(self._authenticator, scope, head)
+        caller = await messages.authenticate_request(self._authenticator, scope, head)
         if body is None:
             body = await messages.body_of(receive, head, route.bytes_max)
-        elif len(body) > route.bytes_max:
+        request = self._request(route, caller, head, body)
+        reached.append("service")
+        return route.reply(await route.act(request))
+
+    def _request(self, route: HotRoute, caller: ApiCaller, head: messages.Head, body: bytes) -> Any:
+        """What the body asks for, if this caller may."""
+        if len(body) > route.bytes_max:
             raise messages.too_large(route.bytes_max)
         if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
             messages.must_be_json(head)
@@ -242,8 +267,7 @@ class Rest:
         if not self._leases and type(request) is requests.AcquireRequest:
             raise no_leases_here()
         caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
-        reached.append("service")
-        return route.reply(await route.act(request))
+        return request
 
     async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Reply:
         if not self._leases:
@@ -316,6 +340,7 @@ class HotRoute(NamedTuple):
     read: Callable[[bytes], Any]
     act: Callable[[Any], Awaitable[Any]]
     reply: Callable[[Any], Reply]
+    act_at_once: Callable[[Any], Any] | None = None  # without waiting; None where it must
     bytes_max: int = messages.BODY_BYTES_MAX
 
 
@@ -328,15 +353,16 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
         return await service.decide_batch(request)
 
     take = HotRoute(
-        read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply
-    )
+        read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply,
+        service.decide_at_once,
+    )  # fmt: skip
     return {
         "/v1/ratelimit/take": take,
         "/v1/ratelimit/check": take,  # what it was called first
         "/v1/ratelimit/peek": take._replace(read=read(bodies.PeekBody, requests.check_request)),
         "/v1/ratelimit/batch": HotRoute(
             read(bodies.BatchBody, requests.batch_request), batch, messages.batch_reply,
-            messages.BATCH_BYTES_MAX,
+            bytes_max=messages.BATCH_BYTES_MAX,
         ),
         "/v1/ratelimit/acquire": HotRoute(
             read(bodies.DescriptorsBody, requests.descriptors_request), service.check_all,

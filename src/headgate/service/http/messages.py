@@ -24,7 +24,14 @@ from headgate.service.decide.answers import Admission, CheckResult, CombinedResu
 from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
 from headgate.service.decide.request_bodies import BodyT, parse_body
 from headgate.service.decide.rules import LimitConstants
-from headgate.service.keys.access import AccessDenied, ApiCaller, Authenticator, DenyReason, Refusal
+from headgate.service.keys.access import (
+    DEV_CALLER,
+    AccessDenied,
+    ApiCaller,
+    Authenticator,
+    DenyReason,
+    Refusal,
+)
 
 # --------------------------------------------------------------------------------------------------
 # From an answer to HTTP header fields, in lower case as HTTP/2, ASGI and gRPC want them.
@@ -276,21 +283,39 @@ def head_of(headers: Any) -> Head:
 
 async def authenticate_request(authenticator: Authenticator, scope: Any, head: Head) -> ApiCaller:
     """The caller; AccessDenied where there is none."""
-    found: ApiCaller | Refusal
-    bearer, key = head.get(b"authorization"), head.get(b"x-api-key")
-    kind, _, text = (bearer or b"").partition(b" ")
+    caller = known_caller(authenticator, scope, head)
+    if caller is not None:
+        return caller
+    return _accepted(await authenticator.authenticate(_key_text(head)))
+
+
+def known_caller(authenticator: Authenticator, scope: Any, head: Head) -> ApiCaller | None:
+    """The same without waiting; None where a key must be looked up."""
     if authenticator.is_dev:  # whoever is on this machine
-        found = await authenticator.authenticate(None, local=is_local(scope, head))
-    elif bearer is None and key is None:
-        sans = (scope.get("extensions") or {}).get(SANS, ())
-        found = await authenticator.authenticate(None, sans=sans)
-    elif bearer is not None and (key is not None or kind.lower() != b"bearer"):
-        found = Refusal(DenyReason.MALFORMED)
-    else:
-        found = await authenticator.authenticate((key or text).strip().decode("latin-1"))
+        if is_local(scope, head):
+            return DEV_CALLER
+        raise AccessDenied(Refusal(DenyReason.NO_KEY))
+    text = _key_text(head)
+    sans = () if text is not None else (scope.get("extensions") or {}).get(SANS, ())
+    found = authenticator.recognise(text, sans=sans)
+    return None if found is None else _accepted(found)
+
+
+def _accepted(found: ApiCaller | Refusal) -> ApiCaller:
     if isinstance(found, Refusal):
         raise AccessDenied(found) from found.trouble
     return found
+
+
+def _key_text(head: Head) -> str | None:
+    """The key that was sent; AccessDenied where two were, or something else."""
+    bearer, key = head.get(b"authorization"), head.get(b"x-api-key")
+    if bearer is None:
+        return None if key is None else key.strip().decode("latin-1")
+    kind, _, text = bearer.partition(b" ")
+    if key is not None or kind.lower() != b"bearer":
+        raise AccessDenied(Refusal(DenyReason.MALFORMED))
+    return text.strip().decode("latin-1")
 
 
 def is_local(scope: Any, head: Head) -> bool:

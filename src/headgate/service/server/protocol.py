@@ -74,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _due_s: float | None = None  # when the client must have done what it is waited for
     _timer: Any = None
     _timer_s = 0.0
-    _extensions: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None  # of the scope of each request
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -85,7 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
-            self._extensions = {SANS: sans_of(tls.getpeercert())}
+            self.extensions = {SANS: sans_of(tls.getpeercert())}
         self._expect_within(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -218,10 +218,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # What the parser finds
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._hosts = 0
-        if self._extensions is not None:
-            self.scope["extensions"] = self._extensions
+        # The scope is made once the head is there: the express lane has a smaller one of its own.
+        self.url, self.headers, self.expect_100_continue, self._hosts = b"", [], False, 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._part is not HEAD:
@@ -240,12 +238,23 @@ class BoundedProtocol(HttpToolsProtocol):
             self._due_s = None
         path = self.paths.get(self.url)
         if path is not None and self._is_clear():
-            self.scope["method"], self.scope["path"] = "POST", path
-            self.cycle = Express(self, self.parser.should_keep_alive())  # type: ignore[assignment]
+            self.cycle = Express(  # type: ignore[assignment]
+                self, path, self.headers, self.parser.should_keep_alive()
+            )
             return
-        super().on_headers_complete()
+        self._start_usual_cycle()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser reads nothing behind such a request
+
+    def _start_usual_cycle(self) -> None:
+        """What uvicorn does at the beginning of a message, and at the end of its head."""
+        read = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = read
+        self.scope["headers"] = self.headers
+        if self.extensions is not None:
+            self.scope["extensions"] = self.extensions
+        super().on_headers_complete()
 
     def _judge_head(self) -> None:
         """Raises where a request must be refused; the parser passes that on to its feeder."""
@@ -265,13 +274,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._part is TRAILERS:
             self._part, self._part_bytes = BODY, 0
-        super().on_body(body)
+        cycle: Any = self.cycle
+        if type(cycle) is Express:  # not paused for a large one: it comes whole, or gives way
+            cycle.pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._part, self._part_bytes = HEAD, 0
         cycle: Any = self.cycle
         if type(cycle) is Express and not cycle.started and self.lane is not None:
-            cycle.start(self.lane, self.scope)
+            cycle.start(self.lane)
             return
         super().on_message_complete()
         if cycle.response_complete:
@@ -293,10 +306,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._part is REFUSED or self.transport.is_closing():
             return
         self.cycle = None  # type: ignore[assignment]
-        HttpToolsProtocol.on_headers_complete(self)
-        if express.body:
-            self.cycle.body += express.body
-            self.cycle.message_event.set()
+        self._start_usual_cycle()
+        for piece in express.pieces:
+            super().on_body(piece)
 
     def _unsupported_upgrade_warning(self) -> None:
         """uvicorn advises to install a package; here an upgrade is never wanted."""
