@@ -220,7 +220,7 @@ class Rest:
         if route.act_at_once is None or not self._service.is_local:
             return None
         try:
-            head = messages.head_of(scope["headers"])
+            head = messages.head_of(scope)
             caller = messages.known_caller(self._authenticator, scope, head)
             if caller is None:
                 return None
@@ -249,7 +249,7 @@ class Rest:
         body = scope.get(messages.WHOLE_BODY)
         if scope["method"] != "POST":
             raise messages.method_not_allowed("POST")
-        head = messages.head_of(scope["headers"])
+        head = messages.head_of(scope)
         caller = await messages.authenticate_request(self._authenticator, scope, head)
         if body is None:
             body = await messages.body_of(receive, head, route.bytes_max)
@@ -279,7 +279,7 @@ class Rest:
         wanted = "POST" if slash else "GET"
         if scope["method"] != wanted:
             raise messages.method_not_allowed(wanted)
-        head = messages.head_of(scope["headers"])
+        head = messages.head_of(scope)
         caller = await messages.authenticate_request(self._authenticator, scope, head)
         leases = self._service.leases
         if change is None:

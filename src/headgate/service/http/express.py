@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.http.messages import WHOLE_BODY, Fields, RawResponse
+from headgate.service.http.messages import HEAD, WHOLE_BODY, Fields, Head, RawResponse
 
 if TYPE_CHECKING:
     from headgate.service.http.asgi import Rest
@@ -41,10 +41,11 @@ class Express:
     started = False
     message_event = _Nobody()
 
-    def __init__(self, protocol: Any, path: str, headers: Fields, keep_alive: bool) -> None:
+    def __init__(self, protocol: Any, path: str, head: Head, keep_alive: bool) -> None:
+        """`head` are the header fields of the protocol by name."""
         self._protocol = protocol
         self._path = path
-        self._headers = headers
+        self._head = head
         self.keep_alive = keep_alive
         self.pieces: list[bytes] = []  # of the body
 
@@ -61,7 +62,8 @@ class Express:
             "type": "http",
             "method": "POST",
             "path": self._path,
-            "headers": self._headers,
+            "headers": protocol.headers,
+            HEAD: self._head,
             "client": protocol.client,
             "extensions": protocol.extensions,
             WHOLE_BODY: b"".join(self.pieces),
@@ -96,11 +98,10 @@ class Express:
         if whole is None or self.disconnected:
             return
         status, content, fields = whole
-        lines = _usual_lines(protocol.server_state.default_headers)
-        lines += fields if isinstance(fields, bytes) else header_lines(fields)
-        if not self.keep_alive:
-            lines += b"connection: close\r\n"
-        protocol.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], lines, content))
+        lines = fields if type(fields) is bytes else header_lines(fields)  # type: ignore[arg-type]
+        usual = _usual_lines(protocol.server_state.default_headers)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        protocol.transport.write(b"".join((STATUS_LINE[status], usual, lines, end, content)))
         if not self.keep_alive:
             protocol.transport.close()
         protocol.on_response_complete()
