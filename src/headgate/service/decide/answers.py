@@ -121,6 +121,13 @@ class AcquireResult(NamedTuple):
     lease: LeaseResult | None
 
 
+class AdmissionWithLease(NamedTuple):
+    """The same where there is nothing but a yes to be said of the decision."""
+
+    check: Admission
+    lease: LeaseResult
+
+
 class ChargeResult(NamedTuple):
     """How the limits stand after a charge; refused where it had to fit and did not.
 

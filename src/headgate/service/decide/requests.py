@@ -161,7 +161,9 @@ class ChangeRequest(NamedTuple):
     namespace: str = DEFAULT_NAMESPACE
 
 
-def check_request(body: BatchItemBody | PeekBody, namespace: str | None = None) -> CheckRequest:
+def check_request(
+    body: BatchItemBody | PeekBody | AcquireBody, namespace: str | None = None
+) -> CheckRequest:
     """A check; an item of a batch is given the batch's namespace, and a peek is a dry run."""
     scope, identifier, tokens = body.scope, body.identifier, body.tokens
     metadata, endpoint, resource = body.metadata, body.endpoint, body.resource
@@ -207,9 +209,58 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
-    check_values(msgspec.to_builtins(body), DescriptorsBody)
-    descriptors = _descriptors(CheckDescriptor, body.descriptors)
-    return _request(DescriptorsRequest, body, descriptors=descriptors)
+    """All descriptors. Only where something is wrong is each value looked at again, so that what is
+    told is the first that does not fit: a request of three takes 4 us so, and 50 the other way."""
+    scope, identifier, tokens = body.scope, body.identifier, body.tokens
+    namespace, endpoint, metadata = body.namespace, body.endpoint, body.metadata
+    if scope is UNSET:
+        scope = DEFAULT_SCOPE
+    if namespace is UNSET:
+        namespace = DEFAULT_NAMESPACE
+    try:
+        found = [_check_descriptor(one, namespace) for one in body.descriptors]
+    except ServiceError:
+        check_values(msgspec.to_builtins(body), DescriptorsBody)
+        _descriptors(CheckDescriptor, body.descriptors)
+        raise
+    if (
+        not are_names(scope, DEFAULT_SCOPE, namespace)
+        or not (identifier is UNSET or identifier.isprintable())
+        or not (endpoint is UNSET or endpoint.isprintable())
+    ):
+        raise body_error(body)
+    values = (
+        tuple(found),
+        scope,
+        None if identifier is UNSET else identifier,
+        None if tokens is UNSET else tokens,
+        body.dry_run is True,
+        NO_METADATA if metadata is UNSET else metadata,
+        namespace,
+        None if endpoint is UNSET else endpoint,
+        False,
+    )
+    return tuple.__new__(DescriptorsRequest, values)
+
+
+def _check_descriptor(body: DescriptorBody, namespace: str) -> CheckDescriptor:
+    scope, identifier, tokens = body.scope, body.identifier, body.tokens
+    if body.entity is not UNSET:
+        scope, identifier = BY_NAME, _entity(body)
+    elif scope is UNSET or not (identifier is UNSET or identifier.isprintable()):
+        raise body_error(body)
+    if not are_names(scope or DEFAULT_SCOPE, body.resource, namespace):
+        raise body_error(body)
+    values = (
+        scope,
+        body.resource,
+        None if identifier is UNSET else identifier,
+        None if tokens is UNSET else tokens,
+        None,
+        None if body.amounts is UNSET else _taken_amounts(body),
+        False,
+    )
+    return tuple.__new__(CheckDescriptor, values)
 
 
 def _descriptors(
@@ -236,15 +287,25 @@ def _descriptor(
 
 
 def acquire_request(body: AcquireBody) -> AcquireRequest:
-    check_values(msgspec.to_builtins(body), AcquireBody)
-    scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
-    identifier = body.identifier
-    if body.entity is not UNSET:
-        scope, identifier = BY_NAME, _entity(body)
-    elif identifier is UNSET:
-        identifier = _global_identifier(body, scope)
-    amounts = _amounts(body)
-    return _request(AcquireRequest, body, scope=scope, identifier=identifier, amounts=amounts)
+    """A check's fields, and how a lease ends."""
+    try:
+        asked = check_request(body)
+    except ServiceError:
+        check_values(msgspec.to_builtins(body), AcquireBody)  # the first that does not fit is told
+        raise
+    ttl_seconds, on_expiry = body.ttl_seconds, body.on_expiry
+    values = (
+        asked.identifier,
+        asked.resource,
+        asked.scope,
+        asked.tokens,
+        asked.amounts,
+        LEASE_TTL_S if ttl_seconds is UNSET else ttl_seconds,
+        "refund" if on_expiry is UNSET else on_expiry,
+        asked.namespace,
+        asked.endpoint,
+    )
+    return tuple.__new__(AcquireRequest, values)
 
 
 def charge_request(body: ChargeBody) -> ChargeRequest:
@@ -407,7 +468,7 @@ def _entity(body: AskingBody | DescriptorBody | ChargeBody | ChargedDescriptorBo
     return entity
 
 
-def _taken_amounts(body: AskingBody) -> dict[str, int] | None:
+def _taken_amounts(body: AskingBody | DescriptorBody) -> dict[str, int] | None:
     """Amounts whose names nobody has looked at yet."""
     amounts = _amounts(body)
     if not all(map(is_limit_name, amounts or ())):

@@ -33,6 +33,7 @@ from headgate.repository import Repository, layer_switches
 from headgate.service.decide.answers import (
     AcquireResult,
     Admission,
+    AdmissionWithLease,
     ChargeResult,
     CheckResult,
     CombinedAdmission,
@@ -45,9 +46,9 @@ from headgate.service.decide.answers import (
     with_explain_link,
 )
 from headgate.service.decide.batch import decide_each
-from headgate.service.decide.batch_engine import DecisionOrError
+from headgate.service.decide.batch_engine import DecisionOrError, VerdictOrDecision
 from headgate.service.decide.charges import charge, decide_hits
-from headgate.service.decide.descriptors import decide_all
+from headgate.service.decide.descriptors import decide_all, decide_all_at_once
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.plain import Asked, plain_admission, untroubled
 from headgate.service.decide.problems import (
@@ -149,13 +150,21 @@ class Service:
         found = self.decide_at_once(request) if self.is_local and not whole else None
         if found is not None:
             return found
-        asked = self._asked(request)
+        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, named = request
+        asked = self._asked(scope, identifier, resource, tokens, named, endpoint)
         target, amounts, _, _ = asked
-        dry_run, namespace = request.dry_run, request.namespace
-        ruling: DecisionOrError
+        ruling = await self._ruling(target, amounts, namespace, dry_run=dry_run)
+        if whole or dry_run:
+            return self.conclude(ruling, target, amounts, dry_run, namespace)
+        return self._answer(ruling, asked, namespace)
+
+    async def _ruling(
+        self, target: Target, amounts: Amounts, namespace: str, *, dry_run: bool = False
+    ) -> DecisionOrError:
+        """What the engine says of one target, or the error in its place."""
+        entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
         try:
             ns = self._namespaces.get(namespace) or await self.namespace(namespace)
-            entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
             now_ms = self.clock()
             plan = ns.configs.cached_plan(entity_id, resource, chosen, now_ms)
             if plan is None:
@@ -163,24 +172,21 @@ class Service:
             want = (entity_id, resource, amounts, chosen)
             if plan is not None and not plan.bypass and not dry_run:
                 demands = plan.demands(amounts)
-                ruling = await ns.engine.consume_planned((want,), (demands,), demands, now_ms)
-            else:
-                ruling = await ns.engine.consume((want,), dry_run=dry_run)
+                return await ns.engine.consume_planned((want,), (demands,), demands, now_ms)
+            return await ns.engine.consume((want,), dry_run=dry_run)
         except HeadgateError as error:
-            ruling = error
-        if whole or dry_run:
-            return self.conclude(ruling, target, amounts, dry_run, namespace)
-        return self._answer(ruling, asked, namespace)
+            return error
 
     def decide_at_once(self, request: CheckRequest) -> Admission | CheckResult | None:
         """The same without a coroutine, where plan and bucket are in this process's memory; None
         where they are not."""
-        ns = self._namespaces.get(request.namespace)
-        if ns is None or request.dry_run:
+        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, named = request
+        ns = self._namespaces.get(namespace)
+        if ns is None or dry_run:
             return None
-        asked = self._asked(request)
+        asked = self._asked(scope, identifier, resource, tokens, named, endpoint)
         target, amounts, _, _ = asked
-        entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
+        entity_id, chosen = target.entity_id, target.chosen
         ruling: DecisionOrError | None
         try:
             now_ms = self.clock()
@@ -194,11 +200,18 @@ class Service:
                 return None
         except HeadgateError as error:
             ruling = error
-        return self._answer(ruling, asked, request.namespace)
+        return self._answer(ruling, asked, namespace)
 
-    def _asked(self, request: CheckRequest) -> Asked:
+    def _asked(
+        self,
+        scope: str,
+        identifier: str,
+        resource: str,
+        tokens: int | None,
+        named: Mapping[str, int] | None,
+        endpoint: str | None,
+    ) -> Asked:
         """Whose bucket, and how much of it."""
-        scope, identifier, resource, tokens, _, _, _, endpoint, named = request
         rules, targets = self.rules, self.targets
         names = (scope, identifier, resource)
         target = targets.known.get(names) if targets.rules is rules else None
@@ -276,6 +289,13 @@ class Service:
         """The same, with a plain yes to all of them told as just that."""
         return await decide_all(self, request)
 
+    def decide_all_at_once(
+        self, request: DescriptorsRequest
+    ) -> CombinedResult | CombinedAdmission | None:
+        """The same without a coroutine, where plans and buckets are in this process's memory; None
+        where they are not."""
+        return decide_all_at_once(self, request)
+
     async def charge(self, request: ChargeRequest) -> ChargeResult:
         """Takes what was used, known afterwards: into debt, or (as was asked) only if it fits."""
         return await charge(self, request)
@@ -341,28 +361,47 @@ class Service:
 
     async def acquire(self, request: AcquireRequest) -> AcquireResult:
         """Takes the amounts and answers with a lease on them."""
-        rules, namespace = self.rules, request.namespace
-        check_amounts(self.settings.amount_max, request.tokens, request.amounts)
-        target = self.targets.of(rules, request.scope, request.identifier, request.resource)
-        _, amounts = target.wanted(rules, request.tokens, request.amounts, request.endpoint)
+        answer = await self.decide_acquire(request, whole=True)
+        assert isinstance(answer, AcquireResult)
+        return answer
+
+    async def decide_acquire(
+        self, request: AcquireRequest, *, whole: bool = False
+    ) -> AcquireResult | AdmissionWithLease:
+        """The same; unless all of it is wanted, a plain yes is told as just that."""
+        identifier, resource, scope, tokens, named, _, _, namespace, endpoint = request
+        asked = self._asked(scope, identifier, resource, tokens, named, endpoint)
+        target, amounts, _, _ = asked
         await self.leases.ensure_capacity()
-        try:
-            ns = await self.namespace(namespace)
-            want = await self.engine_request(ns, target, amounts, None)
-            ruling = await ns.engine.consume((want,))
-        except HeadgateError as error:
-            return AcquireResult(self.conclude(error, target, amounts, False, namespace), None)
-        answer = self.conclude(ruling, target, amounts, False, namespace)
-        if not answer.allowed:
+        ruling = await self._ruling(target, amounts, namespace)
+        answer: Admission | CheckResult
+        if whole:
+            answer = self.conclude(ruling, target, amounts, False, namespace)
+        else:
+            answer = self._answer(ruling, asked, namespace)
+        if isinstance(ruling, HeadgateError) or (
+            isinstance(answer, CheckResult) and not answer.allowed
+        ):
+            assert isinstance(answer, CheckResult)
             return AcquireResult(answer, None)
-        verdict, _, trouble = ruling
-        store = ns.engine.store if trouble is None else self._fallback
-        book = LeaseAccount(
-            ns.engine.settlements, store, verdict.demands, self.clock(),
-            request.on_expiry == "keep", trouble is not None, verdict.untaken,
-        ).split_halves()  # fmt: skip
-        lease = await self.leases.open_lease(namespace, book, request.ttl_seconds * 1000)
+        lease = await self._open_lease(request, ruling)
+        if isinstance(answer, Admission):
+            return AdmissionWithLease(answer, lease)
         return AcquireResult(answer, lease)
+
+    async def _open_lease(self, request: AcquireRequest, ruling: VerdictOrDecision) -> LeaseResult:
+        """A lease on what was taken, of the store or of this process where the store is away."""
+        engine = (await self.namespace(request.namespace)).engine
+        verdict, trouble = (
+            (ruling, None) if isinstance(ruling, Verdict) else (ruling.verdict, ruling.trouble)
+        )
+        account = LeaseAccount(
+            engine.settlements, engine.store if trouble is None else self._fallback,
+            verdict.demands, self.clock(), request.on_expiry == "keep", trouble is not None,
+            verdict.untaken,
+        )  # fmt: skip
+        ttl_ms = request.ttl_seconds * 1000
+        return await self.leases.open_lease(request.namespace, account, ttl_ms)
 
     async def adjust(self, request: ChangeRequest) -> LeaseResult:
         return await self._change_lease(self.leases.adjust, request)

@@ -365,14 +365,14 @@ def hot_routes(service: Service) -> dict[str, HotRoute]:
             bytes_max=messages.BATCH_BYTES_MAX,
         ),
         "/v1/ratelimit/acquire": HotRoute(
-            read(bodies.DescriptorsBody, requests.descriptors_request), service.check_all,
-            messages.combined_reply,
+            read(bodies.DescriptorsBody, requests.descriptors_request), service.decide_all,
+            messages.combined_reply, service.decide_all_at_once,
         ),
         "/v1/ratelimit/charge": HotRoute(
             read(bodies.ChargeBody, requests.charge_request), service.charge, messages.charge_reply
         ),
         "/v1/leases": HotRoute(
-            read(bodies.AcquireBody, requests.acquire_request), service.acquire,
+            read(bodies.AcquireBody, requests.acquire_request), service.decide_acquire,
             messages.acquire_reply,
         ),
     }  # fmt: skip

@@ -1,8 +1,6 @@
 """HTTP messages: requests are read strictly and within bounds, responses are written.
 
-A plain yes is by far the commonest answer, and half of a check's time would go into saying it by
-way of dicts and lists of text (see `Service.plain_admission`). So it is written straight to bytes,
-from a template for each limit; a test compares that with the long way, which says everything else.
+A plain yes is written from a template; see `templates`.
 """
 
 from __future__ import annotations
@@ -17,13 +15,17 @@ import msgspec
 
 from headgate.core import http_fields
 from headgate.core.decision import LimitStatus
-from headgate.core.history import iso_time
-from headgate.core.http_fields import SF_INTEGER_MAX, Headers
+from headgate.core.http_fields import Headers
 from headgate.service.decide import answers
-from headgate.service.decide.answers import Admission, CheckResult, CombinedResult
+from headgate.service.decide.answers import (
+    Admission,
+    CheckResult,
+    CombinedAdmission,
+    CombinedResult,
+)
 from headgate.service.decide.problems import Code, ServiceError, invalid, problem_body
 from headgate.service.decide.request_bodies import BodyT, parse_body
-from headgate.service.decide.rules import LimitConstants
+from headgate.service.http import templates
 from headgate.service.keys.access import (
     DEV_CALLER,
     AccessDenied,
@@ -136,19 +138,10 @@ def encode_content(content: bytes, kind: tuple[bytes, bytes] = JSON) -> tuple[by
 
 
 def check_reply(answer: Admission | CheckResult) -> Reply:
-    """A plain yes is written straight to bytes, its header fields as the lines they are."""
-    if type(answer) is not Admission:
-        assert isinstance(answer, CheckResult)
-        return answer.http_status, answers.check_body(answer), check_headers(answer)
-    frame, remaining, wait_ms, reset_ms = answer
-    wording = frame.wording or _template_for(frame)
-    content = wording.content % (remaining, _moment(reset_ms // 1000), reset_ms % 1000)
-    left = remaining if remaining > 0 else 0
-    shown, wait_s = left, -(-wait_ms // 1000)
-    if left > SF_INTEGER_MAX or wait_s > SF_INTEGER_MAX:
-        shown, wait_s = min(left, SF_INTEGER_MAX), min(wait_s, SF_INTEGER_MAX)
-    values = (len(content), left, -(-reset_ms // 1000), shown, wait_s)
-    return 200, (content, wording.lines % values), NO_HEADERS
+    if type(answer) is Admission:
+        return 200, templates.admission_bytes(answer), NO_HEADERS
+    assert isinstance(answer, CheckResult)
+    return answer.http_status, answers.check_body(answer), check_headers(answer)
 
 
 # Header fields of lines, for servers that are not ours.
@@ -159,11 +152,27 @@ def batch_reply(results: Sequence[Admission | CheckResult | ServiceError]) -> Re
     return 200, encode_content(batch_content(results)), NO_HEADERS
 
 
-def combined_reply(answer: CombinedResult) -> Reply:
+def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> bytes:
+    """The whole document of a batch, most of it the short way."""
+    items = [
+        templates.item_bytes(result)
+        if isinstance(result, Admission)
+        else _encode(answers.batch_item(result))
+        for result in results
+    ]
+    return b'{"results":[%b]}' % b",".join(items)
+
+
+def combined_reply(answer: CombinedAdmission | CombinedResult) -> Reply:
+    if type(answer) is CombinedAdmission:
+        return 200, templates.combined_bytes(answer), NO_HEADERS
+    assert isinstance(answer, CombinedResult)
     return answer.http_status, answers.combined_body(answer), combined_headers(answer)
 
 
-def acquire_reply(answer: answers.AcquireResult) -> Reply:
+def acquire_reply(answer: answers.AdmissionWithLease | answers.AcquireResult) -> Reply:
+    if isinstance(answer, answers.AdmissionWithLease):
+        return 201, templates.lease_bytes(*answer), NO_HEADERS
     status = answer.check.http_status if answer.lease is None else 201
     return status, answers.acquire_body(answer), check_headers(answer.check)
 
@@ -176,64 +185,6 @@ def charge_reply(answer: answers.ChargeResult) -> Reply:
 
 def lease_reply(answer: answers.LeaseResult) -> Reply:
     return 200, answers.lease_body(answer), NO_HEADERS
-
-
-# --------------------------------------------------------------------------------------------------
-# A plain yes, straight to bytes.
-
-CACHED = 4096
-
-
-class AnswerTemplate:
-    """What is always the same in answers about one limit."""
-
-    __slots__ = ("content", "item", "lines")
-
-    def __init__(self, frame: LimitConstants) -> None:
-        capacity = b"%d" % frame.capacity
-        policy = http_fields.policy_item(frame.name, frame.capacity, frame.window_s)
-        rest = (
-            b'"allowed":true,"tokens_remaining":%%d,"tokens_capacity":%b,"reset_at":"%%b.%%03dZ",'
-            b'"degraded":false}' % capacity
-        )
-        self.lines = (
-            b"content-type: application/json\r\ncontent-length: %%d\r\n"
-            b"x-ratelimit-limit: %b\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-reset: %%d\r\n"
-            b"ratelimit-policy: %b\r\nratelimit: %b;r=%%d;t=%%d\r\n"
-            % (capacity, _escape(policy), _escape(http_fields.sf_string(frame.name)))
-        )
-        self.content = b"{" + rest
-        self.item = b'{"status":200,' + rest
-
-
-def batch_content(results: Sequence[Admission | CheckResult | ServiceError]) -> bytes:
-    """The whole document of a batch, most of it the short way."""
-    items: list[bytes] = []
-    for result in results:
-        if isinstance(result, Admission):
-            frame, remaining, _, reset_ms = result
-            wording = frame.wording or _template_for(frame)
-            moment = _moment(reset_ms // 1000)
-            items.append(wording.item % (remaining, moment, reset_ms % 1000))
-        else:
-            items.append(_encode(answers.batch_item(result)))
-    return b'{"results":[%b]}' % b",".join(items)
-
-
-def _template_for(frame: LimitConstants) -> AnswerTemplate:
-    frame.wording = wording = AnswerTemplate(frame)
-    return wording
-
-
-@lru_cache(CACHED)
-def _moment(second: int) -> bytes:
-    """A second as ISO 8601 without its zone."""
-    return iso_time(second * 1000)[:19].encode()
-
-
-def _escape(text: str) -> bytes:
-    """Text that stands in a pattern of `%` as it is."""
-    return text.encode().replace(b"%", b"%%")
 
 
 # --------------------------------------------------------------------------------------------------
