@@ -8,7 +8,14 @@ from headgate.core.decision import Verdict
 from headgate.core.errors import HeadgateError
 from headgate.service.decide.answers import CombinedAdmission, CombinedResult, combine
 from headgate.service.decide.batch_engine import DecisionOrError
-from headgate.service.decide.plain import Asked, plain_admissions, plan_known, untroubled
+from headgate.service.decide.plain import (
+    Asked,
+    plain_admissions,
+    plan_known,
+    requests_of,
+    untroubled,
+)
+from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import DescriptorsRequest, check_amounts, identifier_of
 from headgate.service.decide.rules import BY_NAME, rule_for
 
@@ -32,8 +39,9 @@ async def decide_all(
         now_ms = service.clock()
         planned = None if dry_run else plan_known(ns, asked, now_ms)
         if planned is not None:
-            requests, parts, demands, is_apart = planned
-            ruling = await ns.engine.consume_planned(requests, parts, demands, now_ms)
+            parts, demands, is_apart = planned
+            wants = requests_of(asked)
+            ruling = await ns.engine.consume_planned(wants, parts, demands, now_ms)
         else:
             wants = [
                 await service.engine_request(ns, target, amounts, limits)
@@ -61,8 +69,8 @@ def decide_all_at_once(
         planned = plan_known(ns, asked, now_ms)
         if planned is None:
             return None
-        requests, parts, demands, is_apart = planned
-        ruling = ns.engine.consume_planned_local(requests, parts, demands, now_ms)
+        parts, demands, is_apart = planned
+        ruling = ns.engine.consume_planned_local(requests_of(asked[:1]), parts, demands, now_ms)
         if ruling is None:
             return None
     except HeadgateError as error:
@@ -80,11 +88,12 @@ def asked_by(service: Service, request: DescriptorsRequest) -> list[Asked]:
     for index, (scope, resource, given, own, limits, named, _) in enumerate(request.descriptors):
         if own is not None or named is not None:
             check_amounts(most, own, named, f"descriptors[{index}].")
-        name = given
-        if name is None:
+        try:
+            name = identifier_of(rules, request, index) if given is None else given
+        except ServiceError:
             if scope != BY_NAME:
                 rule_for(rules, scope, resource)  # an unknown scope is told first
-            name = identifier_of(rules, request, index)
+            raise
         target = known.get((scope, name, resource))
         if target is None:
             target = service.targets.of(rules, scope, name, resource)
@@ -109,10 +118,12 @@ def _answer(
     verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
     admissions = plain_admissions(verdict, asked) if is_plain and verdict is not None else None
     if admissions is not None:
-        if service.on_admitted is not None:
-            for (target, _, tokens, _), one in zip(asked, admissions, strict=True):
-                service.on_admitted(target.scope, target.resource, tokens, 1, one.limit.is_stored)
-        return CombinedAdmission(admissions, [one[0].entity for one in asked])
+        on_admitted = service.on_admitted
+        if on_admitted is not None:
+            for target, _, tokens, _ in asked:
+                is_stored = target.frame is not None and target.frame.is_stored
+                on_admitted(target.scope, target.resource, tokens, 1, is_stored)
+        return CombinedAdmission(admissions, [target.entity for target, _, _, _ in asked])
     whole = combine(
         [
             service.part_result(ruling, part, target, amounts, request.dry_run, request.namespace)

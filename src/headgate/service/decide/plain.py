@@ -31,33 +31,41 @@ Asked = tuple[Target, Amounts, int, ChosenLimits]
 
 
 class Planned(NamedTuple):
-    """A request whose plans are all known, as `BatchEngine.consume_planned` takes it."""
+    """The demands of a request: of each part, and all together. `is_apart`: each part has one, on a
+    bucket of its own."""
 
-    requests: Sequence[Request]
     parts: Sequence[Sequence[Demand]]
     demands: Sequence[Demand]
-    is_apart: bool  # whether each part has one demand, on a bucket of its own
+    is_apart: bool
 
 
 def plan_known(ns: NamespaceService, asked: Sequence[Asked], now_ms: int) -> Planned | None:
-    """The request from plans at hand, without waiting; None where one is missing, or where an
+    """The demands by plans at hand, without waiting; None where one is missing, or where an
     operator or the request itself has a say beside the plan."""
-    requests: list[Request] = []
     parts: list[Sequence[Demand]] = []
     demands: list[Demand] = []
-    cached_plan = ns.configs.cached_plan
+    cached_lookup = ns.configs.cache.get
     for target, amounts, _, limits in asked:
-        entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
-        plan = cached_plan(entity_id, resource, chosen, now_ms) if limits is None else None
+        known = cached_lookup((target.entity_id, target.resource), now_ms)
+        if known is None or limits is not None:
+            return None
+        plan = known.plans.get(target.chosen)
         if plan is None or plan.bypass:
             return None
         part = plan.demands(amounts)
-        requests.append((entity_id, resource, amounts, chosen))
         parts.append(part)
         demands += part
-    if len({demand.key.text for demand in demands}) == len(demands):
-        return Planned(requests, parts, demands, len(demands) == len(asked))
-    return Planned(requests, parts, join_parts(parts), False)
+    if len({demand.key.text for demand in demands}) < len(demands):
+        return Planned(parts, join_parts(parts), False)
+    return Planned(parts, demands, len(demands) == len(asked))
+
+
+def requests_of(asked: Sequence[Asked]) -> list[Request]:
+    """The parts of a request as the engine takes them, by plans that are known."""
+    return [
+        (target.entity_id, target.resource, amounts, target.chosen)
+        for target, amounts, _, _ in asked
+    ]
 
 
 def untroubled(ruling: Decision | HeadgateError) -> Verdict | None:
@@ -95,8 +103,8 @@ def plain_admissions(verdict: Verdict, asked: Sequence[Asked]) -> list[Admission
     if not verdict.allowed or len(verdict.demands) != len(asked):
         return None
     found: list[Admission] = []
-    for place, one in enumerate(asked):
-        admission = plain_admission(verdict, place, one[0])
+    for target, _, _, _ in asked:
+        admission = plain_admission(verdict, len(found), target)
         if admission is None:
             return None
         found.append(admission)

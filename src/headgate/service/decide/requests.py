@@ -415,15 +415,16 @@ def identifier_of(rules: Rules, request: DescriptorsRequest | ChargeRequest, ind
     every user a fresh one.
     """
     one: CheckDescriptor | ChargedDescriptor = request.descriptors[index]
+    scope = one.scope
     if one.identifier is not None:
         return one.identifier
-    if one.scope == request.scope and request.identifier is not None:
+    if scope == request.scope and request.identifier is not None:
         return request.identifier
-    key = rules.identifier_key(one.scope) or IDENTIFIER_KEYS.get(one.scope, one.scope)
+    key = rules.identifier_key(scope) or IDENTIFIER_KEYS.get(scope, scope)
     found = request.metadata.get(key)
     if found is not None and is_identifier(found):
         return found
-    if one.scope == GLOBAL_SCOPE:
+    if scope == GLOBAL_SCOPE:
         return GLOBAL_SCOPE
     raise invalid(
         f"descriptors[{index}].identifier",

@@ -112,7 +112,7 @@ class CombinedTemplate:
     `has_twins`: some are called the same, so that the header fields tell the tightest of them.
     """
 
-    __slots__ = ("content", "has_twins", "places")
+    __slots__ = ("content", "has_twins", "lines", "places")
 
     def __init__(self, frames: Sequence[LimitConstants]) -> None:
         templates = [template_for(frame) for frame in frames]
@@ -122,6 +122,8 @@ class CombinedTemplate:
             b'"degraded":false,"results":[' + parts + b'],"blocking":null,"most_restrictive":%b}'
         )
         self.places = [one.place for one in templates]
+        policies = b", ".join([one.policy for one in templates])
+        self.lines = _LINES % (b"%d", policies, b", ".join([one.status for one in templates]))
         self.has_twins = len({frame.name for frame in frames}) < len(frames)
 
 
@@ -130,25 +132,16 @@ def _combined_template(*frames: LimitConstants) -> CombinedTemplate:
     return CombinedTemplate(frames)
 
 
-@lru_cache(TEMPLATES_MAX)
-def _combined_lines(*frames: LimitConstants) -> bytes:
-    templates = [template_for(frame) for frame in frames]
-    policies = b", ".join([one.policy for one in templates])
-    return _LINES % (b"%d", policies, b", ".join([one.status for one in templates]))
-
-
 def combined_bytes(answer: CombinedAdmission) -> Written:
     """The answer to several descriptors, all of which were admitted."""
     parts, entities = answer
-    frames = [part[0] for part in parts]
-    template = _combined_template(*frames)
+    template = _combined_template(*[part[0] for part in parts])
     values: list[object] = []
-    tightest, least = 0, 0.0
-    for place, (frame, remaining, _, reset_ms) in enumerate(parts):
+    tightest, least = -1, 0.0
+    for (frame, remaining, _, reset_ms), entity in zip(parts, entities, strict=True):
         share = remaining / frame.capacity
-        if not place or share < least:
-            tightest, least = place, share
-        entity = entities[place]
+        if tightest < 0 or share < least:
+            tightest, least = len(values) // 4, share
         named = b"" if entity is None else b',"entity":"%b"' % entity.encode()
         values += (named, remaining, _moment(reset_ms // 1000), reset_ms % 1000)
     frame, remaining, _, reset_ms = parts[tightest]
@@ -157,13 +150,16 @@ def combined_bytes(answer: CombinedAdmission) -> Written:
         remaining, frame.capacity, _moment(reset_ms // 1000), reset_ms % 1000, *values,
         most_restrictive,
     )  # fmt: skip
-    told = _tightest_by_name(parts) if template.has_twins else parts
     numbers = [len(content), frame.capacity, max(0, remaining), -(-reset_ms // 1000)]
-    for _, left, wait_ms, _ in told:
-        numbers += (min(max(0, left), SF_INTEGER_MAX), min(-(-wait_ms // 1000), SF_INTEGER_MAX))
-    if told is not parts:
-        frames = [part[0] for part in told]
-    return content, _combined_lines(*frames) % tuple(numbers)
+    if template.has_twins:
+        parts = _tightest_by_name(parts)
+        template = _combined_template(*[part[0] for part in parts])
+    for _, left, wait_ms, _ in parts:
+        numbers += (
+            0 if left < 0 else left if left < SF_INTEGER_MAX else SF_INTEGER_MAX,
+            min(-(-wait_ms // 1000), SF_INTEGER_MAX),
+        )
+    return content, template.lines % tuple(numbers)
 
 
 def _tightest_by_name(parts: Sequence[Admission]) -> Sequence[Admission]:

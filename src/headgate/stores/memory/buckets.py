@@ -102,7 +102,7 @@ class MemoryStore:
                 if is_unmoved:
                     return Verdict(True, demands, (after,), now_ms, (record,))
         with self._lock:
-            return self._consume_all(demands, now_ms)
+            return self._consume_kept(demands, now_ms) or self._consume_all(demands, now_ms)
 
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
@@ -117,6 +117,31 @@ class MemoryStore:
                 except HeadgateError as error:
                     found.append(error)
         return found
+
+    def _consume_kept(self, demands: Sequence[Demand], now_ms: int) -> Verdict | None:
+        """What `_consume_all` says of buckets that are all there, in this hour and under the terms
+        they are asked by, which leaves nothing to be worked out but their levels: three of them
+        take 3.1 us so and 4.8 the other way. None where some bucket is not like that."""
+        texts = [demand.key.text for demand in demands]
+        buckets, hour = self._buckets, now_ms // HOUR_MS
+        found = [*map(buckets.get, texts)]
+        after: list[Record] = []
+        allowed = True
+        for demand, record in zip(demands, found, strict=True):
+            if record is None or record[HOUR] != hour or record[TERMS].core is not demand.terms:
+                return None
+            taken = take(record, demand, now_ms) if allowed else None
+            if taken is None:
+                allowed = False
+            else:
+                after.append(taken)
+        if not allowed:
+            return Verdict(False, demands, found, now_ms)  # type: ignore[arg-type]
+        changed = dict(zip(texts, after, strict=True))
+        if [*map(buckets.get, texts)] != found:  # see _has_moved
+            return None
+        buckets.update(changed)
+        return Verdict(True, demands, after, now_ms, found)  # type: ignore[arg-type]
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         while True:
