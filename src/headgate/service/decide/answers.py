@@ -17,7 +17,7 @@ from headgate.core.history import iso_time_or_none
 from headgate.layers.breaker import BreakerOpen
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.problems import Code, ServiceError, problem_body, problem_fields
-from headgate.service.decide.rules import LimitConstants, Rule
+from headgate.service.decide.rules import LimitConstants, Rule, Target
 
 
 class CheckResult(NamedTuple):
@@ -64,10 +64,10 @@ class Admission(NamedTuple):
 
 
 class CombinedAdmission(NamedTuple):
-    """The same of several descriptors. `entities` are the ids by which the request named some."""
+    """The same of several descriptors; `targets` are the places that were asked about."""
 
     parts: Sequence[Admission]
-    entities: Sequence[str | None]
+    targets: Sequence[Target]
 
 
 class CombinedResult(NamedTuple):

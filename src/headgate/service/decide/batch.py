@@ -130,8 +130,14 @@ def _results(
             continue
         target, tokens, request, _ = one
         ruling = next(remaining)
-        if not whole and isinstance(ruling, Verdict) and ruling.allowed:
-            admitted = plain_admission(ruling, 0, target) if len(ruling.demands) == 1 else None
+        if (
+            not whole
+            and isinstance(ruling, Verdict)
+            and ruling.allowed
+            and len(ruling.demands) == 1
+        ):
+            record, wanted = ruling.records[0], ruling.demands[0]
+            admitted = plain_admission(record, wanted, ruling.now_ms, target)
             if admitted is not None:
                 found.append(admitted)
                 admissions.append((target, tokens))

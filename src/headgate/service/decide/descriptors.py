@@ -17,7 +17,7 @@ from headgate.service.decide.plain import (
 )
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import DescriptorsRequest, check_amounts, identifier_of
-from headgate.service.decide.rules import BY_NAME, rule_for
+from headgate.service.decide.rules import BY_NAME, Rules, rule_for
 
 if TYPE_CHECKING:
     from headgate.service.decide.service import Service
@@ -83,17 +83,15 @@ def asked_by(service: Service, request: DescriptorsRequest) -> list[Asked]:
     rules, most = service.rules, service.settings.amount_max
     known = service.targets.for_rules(rules)
     whole_tokens, endpoint, every = request.tokens, request.endpoint, request.every
-    check_amounts(most, whole_tokens, None)
+    if whole_tokens is not None:
+        check_amounts(most, whole_tokens, None)
     asked: list[Asked] = []
     for index, (scope, resource, given, own, limits, named, _) in enumerate(request.descriptors):
         if own is not None or named is not None:
             check_amounts(most, own, named, f"descriptors[{index}].")
-        try:
-            name = identifier_of(rules, request, index) if given is None else given
-        except ServiceError:
-            if scope != BY_NAME:
-                rule_for(rules, scope, resource)  # an unknown scope is told first
-            raise
+        name = given
+        if name is None:
+            name = _identifier_of(rules, request, index)
         target = known.get((scope, name, resource))
         if target is None:
             target = service.targets.of(rules, scope, name, resource)
@@ -104,6 +102,16 @@ def asked_by(service: Service, request: DescriptorsRequest) -> list[Asked]:
             tokens, amounts = target.wanted(rules, tokens, named, endpoint, every=every)
             asked.append((target, amounts, tokens, limits))
     return asked
+
+
+def _identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str:
+    try:
+        return identifier_of(rules, request, index)
+    except ServiceError:
+        one = request.descriptors[index]
+        if one.scope != BY_NAME:
+            rule_for(rules, one.scope, one.resource)  # an unknown scope is told first
+        raise
 
 
 def _answer(
@@ -118,12 +126,11 @@ def _answer(
     verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
     admissions = plain_admissions(verdict, asked) if is_plain and verdict is not None else None
     if admissions is not None:
-        on_admitted = service.on_admitted
-        if on_admitted is not None:
-            for target, _, tokens, _ in asked:
-                is_stored = target.frame is not None and target.frame.is_stored
-                on_admitted(target.scope, target.resource, tokens, 1, is_stored)
-        return CombinedAdmission(admissions, [target.entity for target, _, _, _ in asked])
+        targets = [part[0] for part in asked]
+        if service.on_admitted is not None:
+            for target, (_, _, tokens, _), one in zip(targets, asked, admissions, strict=True):
+                service.on_admitted(target.scope, target.resource, tokens, 1, one[0].is_stored)
+        return CombinedAdmission(admissions, targets)
     whole = combine(
         [
             service.part_result(ruling, part, target, amounts, request.dry_run, request.namespace)

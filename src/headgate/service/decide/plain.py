@@ -17,7 +17,7 @@ from headgate.core.engine import ChosenLimits, Decision, Request
 from headgate.core.errors import HeadgateError
 from headgate.core.history import TIME_MS_MAX
 from headgate.core.plan import Amounts, join_parts
-from headgate.core.record import TERMS
+from headgate.core.record import TERMS, Record
 from headgate.service.decide.answers import Admission
 from headgate.service.decide.rules import Target
 
@@ -75,19 +75,18 @@ def untroubled(ruling: Decision | HeadgateError) -> Verdict | None:
     return ruling.verdict
 
 
-def plain_admission(verdict: Verdict, place: int, target: Target) -> Admission | None:
-    """The answer of an admission to the demand at that place, where there is nothing but a yes to
-    tell."""
-    record = verdict.records[place]
+def plain_admission(
+    record: Record, wanted: Demand, now_ms: int, target: Target
+) -> Admission | None:
+    """The answer where this record is left, and there is nothing but a yes to tell."""
     terms = record[TERMS]
     frame = target.frame
     if frame is None or frame.terms is not terms:
         frame = target.frame_for(terms)
-    if frame is None or terms.core is not verdict.demands[place].terms:
+    if frame is None or terms.core is not wanted.terms:
         return None
     _, _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
-    now_ms, period_ms, amount = verdict.now_ms, frame.period_ms, frame.amount_milli
-    capacity = frame.capacity_milli
+    period_ms, amount, capacity = frame.period_ms, frame.amount_milli, frame.capacity_milli
     level = tokens + (now_ms - epoch_ms) * amount // period_ms
     reset_ms = epoch_ms - (tokens - capacity) * period_ms // amount
     if level >= capacity or not 0 <= reset_ms <= TIME_MS_MAX:
@@ -102,9 +101,10 @@ def plain_admissions(verdict: Verdict, asked: Sequence[Asked]) -> list[Admission
     """The same for a request of several parts, each of them apart from the others."""
     if not verdict.allowed or len(verdict.demands) != len(asked):
         return None
+    now_ms = verdict.now_ms
     found: list[Admission] = []
-    for target, _, _, _ in asked:
-        admission = plain_admission(verdict, len(found), target)
+    for record, wanted, part in zip(verdict.records, verdict.demands, asked, strict=True):
+        admission = plain_admission(record, wanted, now_ms, part[0])
         if admission is None:
             return None
         found.append(admission)

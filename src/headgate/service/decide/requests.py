@@ -217,8 +217,27 @@ def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
         scope = DEFAULT_SCOPE
     if namespace is UNSET:
         namespace = DEFAULT_NAMESPACE
+    found: list[CheckDescriptor] = []
     try:
-        found = [_check_descriptor(one, namespace) for one in body.descriptors]
+        for one in body.descriptors:
+            own_scope, own_identifier, own_tokens = one.scope, one.identifier, one.tokens
+            resource, amounts = one.resource, one.amounts
+            if own_scope is UNSET or one.entity is not UNSET:
+                own_scope, own_identifier = BY_NAME, _entity(one)
+            if not are_names(own_scope or DEFAULT_SCOPE, resource, namespace):
+                raise body_error(one)
+            if not (own_identifier is UNSET or own_identifier.isprintable()):
+                raise body_error(one)
+            values: tuple[Any, ...] = (
+                own_scope,
+                resource,
+                None if own_identifier is UNSET else own_identifier,
+                None if own_tokens is UNSET else own_tokens,
+                None,
+                None if amounts is UNSET else _taken_amounts(one),
+                False,
+            )
+            found.append(tuple.__new__(CheckDescriptor, values))
     except ServiceError:
         check_values(msgspec.to_builtins(body), DescriptorsBody)
         _descriptors(CheckDescriptor, body.descriptors)
@@ -241,26 +260,6 @@ def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
         False,
     )
     return tuple.__new__(DescriptorsRequest, values)
-
-
-def _check_descriptor(body: DescriptorBody, namespace: str) -> CheckDescriptor:
-    scope, identifier, tokens = body.scope, body.identifier, body.tokens
-    if body.entity is not UNSET:
-        scope, identifier = BY_NAME, _entity(body)
-    elif scope is UNSET or not (identifier is UNSET or identifier.isprintable()):
-        raise body_error(body)
-    if not are_names(scope or DEFAULT_SCOPE, body.resource, namespace):
-        raise body_error(body)
-    values = (
-        scope,
-        body.resource,
-        None if identifier is UNSET else identifier,
-        None if tokens is UNSET else tokens,
-        None,
-        None if body.amounts is UNSET else _taken_amounts(body),
-        False,
-    )
-    return tuple.__new__(CheckDescriptor, values)
 
 
 def _descriptors(

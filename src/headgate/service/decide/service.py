@@ -230,7 +230,8 @@ class Service:
         target, amounts, tokens, _ = asked
         verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
         if verdict is not None and verdict.allowed and len(verdict.demands) == 1:
-            admitted = plain_admission(verdict, 0, target)
+            record, wanted = verdict.records[0], verdict.demands[0]
+            admitted = plain_admission(record, wanted, verdict.now_ms, target)
             if admitted is not None:
                 if self.on_admitted is not None:
                     is_stored = admitted.limit.is_stored

@@ -134,14 +134,15 @@ def _combined_template(*frames: LimitConstants) -> CombinedTemplate:
 
 def combined_bytes(answer: CombinedAdmission) -> Written:
     """The answer to several descriptors, all of which were admitted."""
-    parts, entities = answer
+    parts, targets = answer
     template = _combined_template(*[part[0] for part in parts])
     values: list[object] = []
     tightest, least = -1, 0.0
-    for (frame, remaining, _, reset_ms), entity in zip(parts, entities, strict=True):
+    for (frame, remaining, _, reset_ms), target in zip(parts, targets, strict=True):
         share = remaining / frame.capacity
         if tightest < 0 or share < least:
             tightest, least = len(values) // 4, share
+        entity = target.entity
         named = b"" if entity is None else b',"entity":"%b"' % entity.encode()
         values += (named, remaining, _moment(reset_ms // 1000), reset_ms % 1000)
     frame, remaining, _, reset_ms = parts[tightest]
@@ -150,15 +151,16 @@ def combined_bytes(answer: CombinedAdmission) -> Written:
         remaining, frame.capacity, _moment(reset_ms // 1000), reset_ms % 1000, *values,
         most_restrictive,
     )  # fmt: skip
-    numbers = [len(content), frame.capacity, max(0, remaining), -(-reset_ms // 1000)]
+    left = remaining if remaining > 0 else 0
+    numbers = [len(content), frame.capacity, left, -(-reset_ms // 1000)]
     if template.has_twins:
         parts = _tightest_by_name(parts)
         template = _combined_template(*[part[0] for part in parts])
-    for _, left, wait_ms, _ in parts:
-        numbers += (
-            0 if left < 0 else left if left < SF_INTEGER_MAX else SF_INTEGER_MAX,
-            min(-(-wait_ms // 1000), SF_INTEGER_MAX),
-        )
+    for _, remaining, wait_ms, _ in parts:
+        left, wait_s = remaining if remaining > 0 else 0, -(-wait_ms // 1000)
+        if left > SF_INTEGER_MAX or wait_s > SF_INTEGER_MAX:
+            left, wait_s = min(left, SF_INTEGER_MAX), min(wait_s, SF_INTEGER_MAX)
+        numbers += (left, wait_s)
     return content, template.lines % tuple(numbers)
 
 

@@ -122,26 +122,28 @@ class MemoryStore:
         """What `_consume_all` says of buckets that are all there, in this hour and under the terms
         they are asked by, which leaves nothing to be worked out but their levels: three of them
         take 3.1 us so and 4.8 the other way. None where some bucket is not like that."""
-        texts = [demand.key.text for demand in demands]
         buckets, hour = self._buckets, now_ms // HOUR_MS
-        found = [*map(buckets.get, texts)]
-        after: list[Record] = []
+        found: list[Record] = []
+        changed: dict[str, Record] = {}
         allowed = True
-        for demand, record in zip(demands, found, strict=True):
+        for demand in demands:
+            text = demand.key.text
+            record = buckets.get(text)
             if record is None or record[HOUR] != hour or record[TERMS].core is not demand.terms:
                 return None
-            taken = take(record, demand, now_ms) if allowed else None
-            if taken is None:
-                allowed = False
-            else:
-                after.append(taken)
+            found.append(record)
+            if allowed:
+                taken = take(record, demand, now_ms)
+                if taken is None:
+                    allowed = False
+                else:
+                    changed[text] = taken
         if not allowed:
-            return Verdict(False, demands, found, now_ms)  # type: ignore[arg-type]
-        changed = dict(zip(texts, after, strict=True))
-        if [*map(buckets.get, texts)] != found:  # see _has_moved
+            return Verdict(False, demands, found, now_ms)
+        if [*map(buckets.get, changed)] != found:  # see _has_moved
             return None
         buckets.update(changed)
-        return Verdict(True, demands, after, now_ms, found)  # type: ignore[arg-type]
+        return Verdict(True, demands, [*changed.values()], now_ms, found)
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         while True:
