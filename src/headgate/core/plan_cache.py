@@ -137,6 +137,7 @@ class Configs:
         self._seen: ConfirmedVersion | None = None
         self._single_read = SingleRead(pace)
         self._invalidations = 0
+        self.revision = 0  # moves on when anything that was told fresh is not any more
         self._terms: dict[Terms, Terms] = {}
         self._shared_plans = SharedPlans()
         self._namespace_id: str | None = None
@@ -158,6 +159,15 @@ class Configs:
         """The plan if it is at hand and fresh: no call, no waiting."""
         cached_lookup = self._cached((entity_id, resource), now_ms)
         return None if cached_lookup is None else cached_lookup.plans.get(variant)
+
+    def kept_plan(
+        self, entity_id: str, resource: str, variant: Variant, now_ms: int
+    ) -> KeptPlan | None:
+        """The same for who asks about one entity and resource again and again."""
+        plan = self.cached_plan(entity_id, resource, variant, now_ms)
+        if plan is None:
+            return None
+        return KeptPlan(self, self.revision, self.cache.until_ms((entity_id, resource)), plan)
 
     async def plan(
         self,
@@ -357,6 +367,7 @@ class Configs:
         """A bucket is kept under a newer configuration than these demands were made with: they are
         planned anew, and so is the version confirmed, unless both has happened since."""
         version = max((demand.terms.version for demand in demands), default=0)
+        self.revision += 1
         for demand in demands:
             key = (demand.key.entity_id, demand.key.resource)
             cached_lookup = self.cache.stale(key)
@@ -369,6 +380,7 @@ class Configs:
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
         self._invalidations += 1
+        self.revision += 1
         self._seen = None
         self.cache.invalidate()
         if namespace:
@@ -381,6 +393,16 @@ class Configs:
             self._terms.clear()
         for slot in plan.slots:
             self._terms.setdefault(slot.terms, slot.terms)
+
+
+class KeptPlan(NamedTuple):
+    """A plan to be used while `configs` is asked about, is of this revision, and the time is not
+    up: then the cache would give the same."""
+
+    configs: Configs
+    revision: int
+    until_ms: int
+    plan: Plan
 
 
 def variant_of(override: Sequence[Limit]) -> Variant:

@@ -61,7 +61,7 @@ def _items(
 ) -> tuple[list[Item | ServiceError], bool]:
     """The items, and whether each is one and has its plan."""
     rules, now_ms = service.rules, service.clock()
-    known, cached_plan = service.targets.for_rules(rules), ns.configs.cached_plan
+    known, configs = service.targets.for_rules(rules), ns.configs
     found: list[Item | ServiceError] = []
     ready = True
     for check in checks:
@@ -80,7 +80,7 @@ def _items(
         else:
             tokens, wanted = target.wanted(rules, tokens, amounts, endpoint)
         entity_id, chosen = target.entity_id, target.chosen
-        plan = cached_plan(entity_id, resource, chosen, now_ms)
+        plan = target.plan_at_hand(configs, now_ms)
         if plan is None:
             ready = False
         found.append((target, tokens, (entity_id, resource, wanted, chosen), plan))

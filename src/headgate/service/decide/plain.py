@@ -44,12 +44,9 @@ def plan_known(ns: NamespaceService, asked: Sequence[Asked], now_ms: int) -> Pla
     operator or the request itself has a say beside the plan."""
     parts: list[Sequence[Demand]] = []
     demands: list[Demand] = []
-    cached_lookup = ns.configs.cache.get
+    configs = ns.configs
     for target, amounts, _, limits in asked:
-        known = cached_lookup((target.entity_id, target.resource), now_ms)
-        if known is None or limits is not None:
-            return None
-        plan = known.plans.get(target.chosen)
+        plan = target.plan_at_hand(configs, now_ms) if limits is None else None
         if plan is None or plan.bypass:
             return None
         part = plan.demands(amounts)

@@ -166,7 +166,7 @@ class Service:
         try:
             ns = self._namespaces.get(namespace) or await self.namespace(namespace)
             now_ms = self.clock()
-            plan = ns.configs.cached_plan(entity_id, resource, chosen, now_ms)
+            plan = target.plan_at_hand(ns.configs, now_ms)
             if plan is None:
                 entity_id = await ns.resolve_entity(target.scope, entity_id, resource, now_ms)
             want = (entity_id, resource, amounts, chosen)
@@ -190,7 +190,7 @@ class Service:
         ruling: DecisionOrError | None
         try:
             now_ms = self.clock()
-            plan = ns.configs.cached_plan(entity_id, resource, chosen, now_ms)
+            plan = target.plan_at_hand(ns.configs, now_ms)
             if plan is None or plan.bypass:
                 return None
             demands = plan.demands(amounts)
@@ -317,7 +317,7 @@ class Service:
     ) -> Request:
         entity_id, resource, chosen = target.entity_id, target.resource, limits or target.chosen
         now_ms = self.clock()
-        if ns.configs.cached_plan(entity_id, resource, chosen, now_ms) is None:
+        if limits is not None or target.plan_at_hand(ns.configs, now_ms) is None:
             entity_id = await ns.resolve_entity(target.scope, entity_id, resource, now_ms)
         return entity_id, resource, amounts, chosen
 
