@@ -17,7 +17,7 @@ from headgate.core.limits import Limit
 from headgate.core.record import BucketKey, Terms
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.answers import Admission, batch_item, check_body, check_result
-from headgate.service.decide.plain import plain_admissions
+from headgate.service.decide.plain import plain_admission
 from headgate.service.decide.rules import Rule, Target
 from headgate.service.http.asgi import Rest
 from headgate.service.http.messages import batch_content, check_headers, check_reply, fields_of
@@ -53,8 +53,9 @@ def decided(limit: Limit, taken: list[tuple[int, int]], source: str) -> tuple[Ve
 
 def plain_of(verdict: Verdict, target: Target) -> Admission | None:
     """The plain yes to the one part of a request, if it is one."""
-    found = plain_admissions(verdict, [(target, target.one, 1, None)])
-    return None if found is None else found[0]
+    if not verdict.allowed or len(verdict.demands) != 1:
+        return None
+    return plain_admission(verdict.records[0], verdict.demands[0], verdict.now_ms, target)
 
 
 @settings(max_examples=sized(50, 100, 1000), suppress_health_check=[HealthCheck.too_slow])

@@ -223,9 +223,14 @@ def is_read_alike(fast: Any, parse: Any, body: bytes) -> bool:
     return outcome(fast, body) == outcome(lambda body: parse(decode_strictly(body)), body)
 
 
-read_check = body_reader(CheckBody, check_request)
-read_peek = body_reader(PeekBody, check_request)
-read_batch = body_reader(BatchBody, batch_request)
+def request_reader(kind: Any, build: Any) -> Any:
+    read = body_reader(kind, build)
+    return lambda content: build(read(content))
+
+
+read_check = request_reader(CheckBody, check_request)
+read_peek = request_reader(PeekBody, check_request)
+read_batch = request_reader(BatchBody, batch_request)
 
 
 @pytest.mark.parametrize("body", ODD)

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from headgate.core.decision import Demand, LimitStatus, Verdict
 from headgate.core.errors import Contended, Damaged, Full, StoreTrouble, Throttled, Unreachable
 from headgate.core.history import iso_time_or_none
+from headgate.core.record import Record
 from headgate.layers.breaker import BreakerOpen
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.problems import Code, ServiceError, problem_body, problem_fields
@@ -64,9 +65,12 @@ class Admission(NamedTuple):
 
 
 class CombinedAdmission(NamedTuple):
-    """The same of several descriptors; `targets` are the places that were asked about."""
+    """The same of several descriptors: their limits, and the buckets as the admission left them.
+    Tokens were taken of each, so none is full, and none in debt."""
 
-    parts: Sequence[Admission]
+    limits: Sequence[LimitConstants]
+    records: Sequence[Record]
+    now_ms: int
     targets: Sequence[Target]
 
 

@@ -33,28 +33,28 @@ class BatchEngine(Engine):
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
             return await self._handle_trouble(requests, parts, trouble)
-        if verdict.is_plain and not verdict.outdated and self.observer is None:
-            return verdict
-        return self._finish(requests[0], parts, verdict)
+        return self.ruling_of(requests[0], parts, verdict)
 
-    def consume_planned_local(
-        self,
-        requests: Sequence[Request],
-        parts: Sequence[Sequence[Demand]],
-        demands: Sequence[Demand],
-        now_ms: int,
-    ) -> VerdictOrDecision | None:
-        """The same without waiting, on buckets in this process's memory; None where they are not
-        there, or where they have no room: nothing was taken then."""
+    def take_demands(self, demands: Sequence[Demand], now_ms: int) -> Verdict | None:
+        """The verdict without waiting, of buckets in this process's memory; None where they are
+        not there, or where they have no room: nothing was taken then. `ruling_of` has to follow,
+        unless `is_plain` says that it would be the verdict."""
         if self._consume_local is None:
             return None
         try:
-            verdict = self._consume_local(demands, now_ms)
+            return self._consume_local(demands, now_ms)
         except StoreTrouble:  # who waits for the store hears of it
             return None
-        if verdict.is_plain and not verdict.outdated and self.observer is None:
-            return verdict
-        return self._finish(requests[0], parts, verdict)
+
+    def is_plain(self, verdict: Verdict) -> bool:
+        """Whether there is nothing to be said beside it, and nobody to be told."""
+        return verdict.is_plain and not verdict.outdated and self.observer is None
+
+    def ruling_of(
+        self, request: Request, parts: Sequence[Sequence[Demand]], verdict: Verdict
+    ) -> VerdictOrDecision:
+        """What `consume` says of a verdict on these parts, the first of which `request` is."""
+        return verdict if self.is_plain(verdict) else self._finish(request, parts, verdict)
 
     async def consume_each(
         self, requests: Sequence[Request], plans: Sequence[Plan | None]
@@ -84,12 +84,7 @@ class BatchEngine(Engine):
                 found.append(odd[place])
                 continue
             outcome, demands = next(answered)
-            if (
-                isinstance(outcome, Verdict)
-                and outcome.is_plain
-                and not outcome.outdated
-                and self.observer is None
-            ):
+            if isinstance(outcome, Verdict) and self.is_plain(outcome):
                 found.append(outcome)
             else:
                 found.append(await self._decision_or_error(request, demands, outcome))

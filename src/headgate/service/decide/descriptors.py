@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Verdict
@@ -10,7 +11,7 @@ from headgate.service.decide.answers import CombinedAdmission, CombinedResult, c
 from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.plain import (
     Asked,
-    plain_admissions,
+    plain_frames,
     plan_known,
     requests_of,
     untroubled,
@@ -27,9 +28,6 @@ async def decide_all(
     service: Service, request: DescriptorsRequest, *, whole: bool = False
 ) -> CombinedResult | CombinedAdmission:
     """The answer to all descriptors; unless all of it is wanted, a plain yes is just that."""
-    found = decide_all_at_once(service, request) if service.is_local and not whole else None
-    if found is not None:
-        return found
     asked = asked_by(service, request)
     namespace, dry_run = request.namespace, request.dry_run
     ruling: DecisionOrError
@@ -50,32 +48,11 @@ async def decide_all(
             ruling = await ns.engine.consume(wants, dry_run=dry_run)
     except HeadgateError as error:
         ruling = error
-    return _answer(service, request, asked, ruling, is_plain=is_apart and not whole)
-
-
-def decide_all_at_once(
-    service: Service, request: DescriptorsRequest
-) -> CombinedResult | CombinedAdmission | None:
-    """The same without a coroutine, where plans and buckets are in this process's memory; None
-    where they are not."""
-    ns = service.known_namespace(request.namespace)
-    if ns is None or request.dry_run:
-        return None
-    asked = asked_by(service, request)
-    now_ms = service.clock()
-    ruling: DecisionOrError | None
-    is_apart = False
-    try:
-        planned = plan_known(ns, asked, now_ms)
-        if planned is None:
-            return None
-        parts, demands, is_apart = planned
-        ruling = ns.engine.consume_planned_local(requests_of(asked[:1]), parts, demands, now_ms)
-        if ruling is None:
-            return None
-    except HeadgateError as error:
-        ruling = error
-    return _answer(service, request, asked, ruling, is_plain=is_apart)
+    if is_apart and not whole:
+        admission = _plain_answer(service, asked, ruling)
+        if admission is not None:
+            return admission
+    return answer_all(service, namespace, asked, ruling, dry_run=dry_run)
 
 
 def asked_by(service: Service, request: DescriptorsRequest) -> list[Asked]:
@@ -114,26 +91,35 @@ def _identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str
         raise
 
 
-def _answer(
+def _plain_answer(
+    service: Service, asked: Sequence[Asked], ruling: DecisionOrError
+) -> CombinedAdmission | None:
+    """A plain yes, told to whoever counts; None where there is more to tell."""
+    verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
+    if verdict is None or any(isinstance(part[1], Mapping) for part in asked):
+        return None  # of some limits of a mapping nothing may have been taken
+    targets = [part[0] for part in asked]
+    frames = plain_frames(verdict, targets)
+    if frames is None:
+        return None
+    if service.on_admitted is not None:
+        for frame, (_, _, tokens, _) in zip(frames, asked, strict=True):
+            service.on_admitted(frame.scope, frame.resource, tokens, 1, frame.is_stored)
+    return CombinedAdmission(frames, verdict.records, verdict.now_ms, targets)
+
+
+def answer_all(
     service: Service,
-    request: DescriptorsRequest,
-    asked: list[Asked],
+    namespace: str,
+    asked: Sequence[Asked],
     ruling: DecisionOrError,
     *,
-    is_plain: bool,
-) -> CombinedResult | CombinedAdmission:
-    """The answer, told to whoever counts; a plain yes where it may be one and is."""
-    verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
-    admissions = plain_admissions(verdict, asked) if is_plain and verdict is not None else None
-    if admissions is not None:
-        targets = [part[0] for part in asked]
-        if service.on_admitted is not None:
-            for target, (_, _, tokens, _), one in zip(targets, asked, admissions, strict=True):
-                service.on_admitted(target.scope, target.resource, tokens, 1, one[0].is_stored)
-        return CombinedAdmission(admissions, targets)
+    dry_run: bool = False,
+) -> CombinedResult:
+    """The whole answer, told to whoever counts."""
     whole = combine(
         [
-            service.part_result(ruling, part, target, amounts, request.dry_run, request.namespace)
+            service.part_result(ruling, part, target, amounts, dry_run, namespace)
             for part, (target, amounts, _, _) in enumerate(asked)
         ]
     )

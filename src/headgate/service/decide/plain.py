@@ -19,7 +19,7 @@ from headgate.core.history import TIME_MS_MAX
 from headgate.core.plan import Amounts, join_parts
 from headgate.core.record import TERMS, Record
 from headgate.service.decide.answers import Admission
-from headgate.service.decide.rules import Target
+from headgate.service.decide.rules import LimitConstants, Target
 
 if TYPE_CHECKING:
     from headgate.service.decide.namespaces import NamespaceService
@@ -94,15 +94,18 @@ def plain_admission(
     return tuple.__new__(Admission, values)  # a third of what Admission(…) takes
 
 
-def plain_admissions(verdict: Verdict, asked: Sequence[Asked]) -> list[Admission] | None:
-    """The same for a request of several parts, each of them apart from the others."""
-    if not verdict.allowed or len(verdict.demands) != len(asked):
+def plain_frames(verdict: Verdict, targets: Sequence[Target]) -> list[LimitConstants] | None:
+    """The limits of an admission that took tokens of each target, each of which has one demand;
+    None where there is more to tell than a yes."""
+    if not verdict.allowed or len(verdict.demands) != len(targets):
         return None
-    now_ms = verdict.now_ms
-    found: list[Admission] = []
-    for record, wanted, part in zip(verdict.records, verdict.demands, asked, strict=True):
-        admission = plain_admission(record, wanted, now_ms, part[0])
-        if admission is None:
+    frames: list[LimitConstants] = []
+    for target, record, wanted in zip(targets, verdict.records, verdict.demands, strict=True):
+        terms = record[TERMS]
+        frame = target.frame
+        if frame is None or frame.terms is not terms:
+            frame = target.frame_for(terms)
+        if frame is None or terms.core is not wanted.terms:
             return None
-        found.append(admission)
-    return found
+        frames.append(frame)
+    return frames

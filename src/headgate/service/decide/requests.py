@@ -414,22 +414,36 @@ def identifier_of(rules: Rules, request: DescriptorsRequest | ChargeRequest, ind
     every user a fresh one.
     """
     one: CheckDescriptor | ChargedDescriptor = request.descriptors[index]
-    scope = one.scope
     if one.identifier is not None:
         return one.identifier
-    if scope == request.scope and request.identifier is not None:
-        return request.identifier
-    key = rules.identifier_key(scope) or IDENTIFIER_KEYS.get(scope, scope)
-    found = request.metadata.get(key)
-    if found is not None and is_identifier(found):
+    scope, metadata = one.scope, request.metadata
+    found = identifier_in(rules, scope, request.scope, request.identifier, metadata)
+    if found is not None:
         return found
-    if scope == GLOBAL_SCOPE:
-        return GLOBAL_SCOPE
+    key = rules.identifier_key(scope) or IDENTIFIER_KEYS.get(scope, scope)
     raise invalid(
         f"descriptors[{index}].identifier",
         f"is missing; give it here, or as metadata {key!r}, which must be text without control "
         f"characters",
     )
+
+
+def identifier_in(
+    rules: Rules,
+    scope: str,
+    own_scope: str,
+    own_identifier: str | None,
+    metadata: Mapping[str, str],
+) -> str | None:
+    """The identifier that a request of its own scope, identifier and metadata has for a scope."""
+    if scope == own_scope and own_identifier is not None:
+        return own_identifier
+    if metadata:
+        key = rules.identifier_key(scope) or IDENTIFIER_KEYS.get(scope, scope)
+        found = metadata.get(key)
+        if found is not None and is_identifier(found):
+            return found
+    return GLOBAL_SCOPE if scope == GLOBAL_SCOPE else None
 
 
 @lru_cache(NAMES_MAX)

@@ -16,7 +16,7 @@ from typing import Any
 
 from headgate.core.bucket import MILLI
 from headgate.core.errors import ValidationError
-from headgate.core.http_fields import entity_id_of
+from headgate.core.http_fields import SF_INTEGER_MAX, entity_id_of
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Plan, Tokens
 from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults, KeptPlan
@@ -170,6 +170,7 @@ def scope_of_entity(rules: Rules, entity_id: str) -> str:
 
 TARGETS_MAX = 16_384
 FRAMES_MAX = 4_096
+WINDOW_MS_MAX = 10**14  # to fill a limit: it is full before the year 9999 then
 
 Names = tuple[str, str, str]  # scope, identifier, resource
 FrameKey = tuple[int, str, str, str]  # the id of its terms, which it keeps; scope, resource, name
@@ -266,10 +267,14 @@ class Target:
 
     def frame_for(self, terms: Terms) -> LimitConstants | None:
         """The frame of a bucket kept under these terms; None where it has more than one limit, or
-        one that is on trial or never refills."""
-        if len(terms.specs) != 1 or terms.specs[0].soft or not terms.specs[0].amount_milli:
+        one that is on trial, never refills, or is too large or slow for a header field or date."""
+        if len(terms.specs) != 1:
             return None
-        name = terms.specs[0].name
+        name, capacity_milli, amount_milli, period_ms, soft = terms.specs[0]
+        if soft or not amount_milli or capacity_milli > SF_INTEGER_MAX * MILLI:
+            return None
+        if capacity_milli * period_ms // amount_milli > WINDOW_MS_MAX:
+            return None
         if self.rule is not None and terms.sources[0] == "limiter":
             name = self.rule.label(name)
         # One for all identifiers, with what a wire has written of it: 5 000 of them with a frame

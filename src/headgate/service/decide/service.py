@@ -48,7 +48,7 @@ from headgate.service.decide.answers import (
 from headgate.service.decide.batch import decide_each
 from headgate.service.decide.batch_engine import DecisionOrError, VerdictOrDecision
 from headgate.service.decide.charges import charge, decide_hits
-from headgate.service.decide.descriptors import decide_all, decide_all_at_once
+from headgate.service.decide.descriptors import decide_all
 from headgate.service.decide.namespaces import NamespaceService
 from headgate.service.decide.plain import Asked, plain_admission, untroubled
 from headgate.service.decide.problems import (
@@ -147,16 +147,13 @@ class Service:
         self, request: CheckRequest, *, whole: bool = False
     ) -> Admission | CheckResult:
         """The same; unless all of it is wanted, a plain yes is told as just that."""
-        found = self.decide_at_once(request) if self.is_local and not whole else None
-        if found is not None:
-            return found
         scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, named = request
         asked = self._asked(scope, identifier, resource, tokens, named, endpoint)
         target, amounts, _, _ = asked
         ruling = await self._ruling(target, amounts, namespace, dry_run=dry_run)
         if whole or dry_run:
             return self.conclude(ruling, target, amounts, dry_run, namespace)
-        return self._answer(ruling, asked, namespace)
+        return self.answer(ruling, asked, namespace)
 
     async def _ruling(
         self, target: Target, amounts: Amounts, namespace: str, *, dry_run: bool = False
@@ -176,31 +173,6 @@ class Service:
             return await ns.engine.consume((want,), dry_run=dry_run)
         except HeadgateError as error:
             return error
-
-    def decide_at_once(self, request: CheckRequest) -> Admission | CheckResult | None:
-        """The same without a coroutine, where plan and bucket are in this process's memory; None
-        where they are not."""
-        scope, identifier, resource, tokens, dry_run, _, namespace, endpoint, named = request
-        ns = self._namespaces.get(namespace)
-        if ns is None or dry_run:
-            return None
-        asked = self._asked(scope, identifier, resource, tokens, named, endpoint)
-        target, amounts, _, _ = asked
-        entity_id, chosen = target.entity_id, target.chosen
-        ruling: DecisionOrError | None
-        try:
-            now_ms = self.clock()
-            plan = target.plan_at_hand(ns.configs, now_ms)
-            if plan is None or plan.bypass:
-                return None
-            demands = plan.demands(amounts)
-            want = (entity_id, resource, amounts, chosen)
-            ruling = ns.engine.consume_planned_local((want,), (demands,), demands, now_ms)
-            if ruling is None:
-                return None
-        except HeadgateError as error:
-            ruling = error
-        return self._answer(ruling, asked, namespace)
 
     def _asked(
         self,
@@ -223,7 +195,7 @@ class Service:
         tokens, amounts = target.wanted(rules, tokens, named, endpoint)
         return target, amounts, tokens, None
 
-    def _answer(
+    def answer(
         self, ruling: DecisionOrError, asked: Asked, namespace: str
     ) -> Admission | CheckResult:
         """A plain yes where it is one, else the whole answer; told to whoever counts."""
@@ -289,13 +261,6 @@ class Service:
     async def decide_all(self, request: DescriptorsRequest) -> CombinedResult | CombinedAdmission:
         """The same, with a plain yes to all of them told as just that."""
         return await decide_all(self, request)
-
-    def decide_all_at_once(
-        self, request: DescriptorsRequest
-    ) -> CombinedResult | CombinedAdmission | None:
-        """The same without a coroutine, where plans and buckets are in this process's memory; None
-        where they are not."""
-        return decide_all_at_once(self, request)
 
     async def charge(self, request: ChargeRequest) -> ChargeResult:
         """Takes what was used, known afterwards: into debt, or (as was asked) only if it fits."""
@@ -379,7 +344,7 @@ class Service:
         if whole:
             answer = self.conclude(ruling, target, amounts, False, namespace)
         else:
-            answer = self._answer(ruling, asked, namespace)
+            answer = self.answer(ruling, asked, namespace)
         if isinstance(ruling, HeadgateError) or (
             isinstance(answer, CheckResult) and not answer.allowed
         ):

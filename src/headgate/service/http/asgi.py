@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import UNSET
+
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.service.decide import at_once, requests
 from headgate.service.decide import request_bodies as bodies
-from headgate.service.decide import requests
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
 from headgate.service.decide.requests import BatchRequest
@@ -24,7 +26,7 @@ from headgate.service.http import messages
 from headgate.service.http.calls import query_of
 from headgate.service.http.messages import Gone, RawResponse, Reply, encode_reply
 from headgate.service.http.routes import cold_reply
-from headgate.service.keys.access import AccessDenied, ApiCaller
+from headgate.service.keys.access import AccessDenied
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
@@ -147,9 +149,9 @@ class Rest:
         self._service = program.service
         self._metrics = program.metrics
         self._observe_s = program.metrics.durations.by_value["rest"].observe
-        self._routes = hot_routes(program.service)
         store = program.service.leases.store
         self._leases = program.options.workers == 1 or type(store) is not MemoryLeases
+        self._routes = hot_routes(program.service, leases=self._leases)
         self._changes = lease_changes(program.service)
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._cold_deadlines = Deadlines(COLD_DEADLINE_S)
@@ -217,15 +219,17 @@ class Rest:
         something must be waited for, and then nothing was done."""
         began_s = perf_counter()
         route = self._routes[scope["path"]]
-        if route.act_at_once is None or not self._service.is_local:
+        if route.act_at_once is None:
             return None
         try:
             head = messages.head_of(scope)
             caller = messages.known_caller(self._authenticator, scope, head)
-            if caller is None:
+            if caller is None or caller.grant.entity_prefix is not None:
                 return None
-            request = self._request(route, caller, head, scope[messages.WHOLE_BODY])
-            found = route.act_at_once(request)
+            body = self._body(route, head, scope[messages.WHOLE_BODY])
+            namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+            caller.permit(namespace, _no_entities)
+            found = route.act_at_once(self._service, body)
             if found is None:
                 return None
             status, body, headers = route.reply(found)
@@ -253,21 +257,21 @@ class Rest:
         caller = await messages.authenticate_request(self._authenticator, scope, head)
         if body is None:
             body = await messages.body_of(receive, head, route.bytes_max)
-        request = self._request(route, caller, head, body)
-        reached.append("service")
-        return route.reply(await route.act(request))
-
-    def _request(self, route: HotRoute, caller: ApiCaller, head: messages.Head, body: bytes) -> Any:
-        """What the body asks for, if this caller may."""
-        if len(body) > route.bytes_max:
-            raise messages.too_large(route.bytes_max)
-        if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
-            messages.must_be_json(head)
-        request = route.read(body)
+        request = route.build(self._body(route, head, body))
         if not self._leases and type(request) is requests.AcquireRequest:
             raise no_leases_here()
         caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
-        return request
+        reached.append("service")
+        return route.reply(await route.act(request))
+
+    @staticmethod
+    def _body(route: HotRoute, head: messages.Head, content: bytes) -> Any:
+        """What was sent, as the route's kind of body."""
+        if len(content) > route.bytes_max:
+            raise messages.too_large(route.bytes_max)
+        if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
+            messages.must_be_json(head)
+        return route.read(content)
 
     async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Reply:
         if not self._leases:
@@ -337,53 +341,66 @@ def _deadline_error(reached: list[str]) -> ServiceError:
 class HotRoute(NamedTuple):
     """One thing that can be asked; nothing here knows of ASGI."""
 
-    read: Callable[[bytes], Any]
+    read: Callable[[bytes], Any]  # makes a body of what was sent
+    build: Callable[[Any], Any]  # and a request of the body
     act: Callable[[Any], Awaitable[Any]]
     reply: Callable[[Any], Reply]
-    act_at_once: Callable[[Any], Any] | None = None  # without waiting; None where it must
+    act_at_once: Callable[[Service, Any], Any] | None = None  # on a body; None where it must wait
     bytes_max: int = messages.BODY_BYTES_MAX
 
 
-def hot_routes(service: Service) -> dict[str, HotRoute]:
-    """The verbs by path."""
-    read = messages.body_reader
+def hot_routes(service: Service, *, leases: bool) -> dict[str, HotRoute]:
+    """The verbs by path; `leases` says whether this process may keep some."""
+
+    def route(kind: Any, build: Callable[[Any], Any], *how: Any, **more: Any) -> HotRoute:
+        return HotRoute(messages.body_reader(kind, build), build, *how, **more)
 
     async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
         await service.namespace(request.namespace)  # a missing one is the whole batch's problem
         return await service.decide_batch(request)
 
-    take = HotRoute(
-        read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply,
-        service.decide_at_once,
+    take = route(
+        bodies.CheckBody, requests.check_request, service.decide, messages.check_reply,
+        at_once.check,
     )  # fmt: skip
-    return {
+    found = {
         "/v1/ratelimit/take": take,
         "/v1/ratelimit/check": take,  # what it was called first
-        "/v1/ratelimit/peek": take._replace(read=read(bodies.PeekBody, requests.check_request)),
-        "/v1/ratelimit/batch": HotRoute(
-            read(bodies.BatchBody, requests.batch_request), batch, messages.batch_reply,
+        "/v1/ratelimit/peek": route(
+            bodies.PeekBody, requests.check_request, service.decide, messages.check_reply
+        ),
+        "/v1/ratelimit/batch": route(
+            bodies.BatchBody, requests.batch_request, batch, messages.batch_reply,
             bytes_max=messages.BATCH_BYTES_MAX,
         ),
-        "/v1/ratelimit/acquire": HotRoute(
-            read(bodies.DescriptorsBody, requests.descriptors_request), service.decide_all,
-            messages.combined_reply, service.decide_all_at_once,
+        "/v1/ratelimit/acquire": route(
+            bodies.DescriptorsBody, requests.descriptors_request, service.decide_all,
+            messages.combined_reply, at_once.check_all,
         ),
-        "/v1/ratelimit/charge": HotRoute(
-            read(bodies.ChargeBody, requests.charge_request), service.charge, messages.charge_reply
+        "/v1/ratelimit/charge": route(
+            bodies.ChargeBody, requests.charge_request, service.charge, messages.charge_reply
         ),
-        "/v1/leases": HotRoute(
-            read(bodies.AcquireBody, requests.acquire_request), service.decide_acquire,
-            messages.acquire_reply,
+        "/v1/leases": route(
+            bodies.AcquireBody, requests.acquire_request, service.decide_acquire,
+            messages.acquire_reply, at_once.acquire if leases else None,
         ),
     }  # fmt: skip
+    if service.is_local:
+        return found
+    return {path: one._replace(act_at_once=None) for path, one in found.items()}
+
+
+def _no_entities() -> Iterator[str]:
+    """Whom a caller may touch makes no difference here: their grant names nobody."""
+    return iter(())
 
 
 def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], Any]]:
     """What can be done to a lease, by the last word of the path: how its body is read, and the
     deed."""
-    read = messages.body_reader(bodies.ChangeOrNothingBody, lambda body: body)
+    read = messages.body_reader(bodies.ChangeOrNothingBody)
     return {
-        "adjust": (messages.body_reader(bodies.ChangeBody, lambda body: body), service.adjust),
+        "adjust": (messages.body_reader(bodies.ChangeBody), service.adjust),
         "settle": (read, service.settle),
         "release": (read, service.release),
     }

@@ -14,6 +14,7 @@ from functools import lru_cache
 import msgspec
 
 from headgate.core import http_fields
+from headgate.core.bucket import MILLI
 from headgate.core.history import iso_time
 from headgate.core.http_fields import SF_INTEGER_MAX
 from headgate.service.decide.answers import Admission, CombinedAdmission, LeaseResult
@@ -133,46 +134,50 @@ def _combined_template(*frames: LimitConstants) -> CombinedTemplate:
 
 
 def combined_bytes(answer: CombinedAdmission) -> Written:
-    """The answer to several descriptors, all of which were admitted."""
-    parts, targets = answer
-    template = _combined_template(*[part[0] for part in parts])
-    values: list[object] = []
-    tightest, least = -1, 0.0
-    for (frame, remaining, _, reset_ms), target in zip(parts, targets, strict=True):
-        share = remaining / frame.capacity
-        if tightest < 0 or share < least:
-            tightest, least = len(values) // 4, share
+    """The answer to several descriptors, all of which were admitted.
+
+    How each stands is worked out here, as `decide.plain` and `core.bucket` do for one: in the same
+    loop that puts it into words it takes half as long.
+    """
+    frames, records, now_ms, targets = answer
+    template = _combined_template(*frames)
+    values: list[object] = []  # four of each part
+    waits: list[int] = []  # what is left, and the seconds until there is more
+    least, at = 2.0, 0
+    for frame, record, target in zip(frames, records, targets, strict=True):
+        _, _, _, _, epoch_ms, tokens, _, _ = record  # a frame is of one limit
+        period_ms, amount = frame.period_ms, frame.amount_milli
+        left = (tokens + (now_ms - epoch_ms) * amount // period_ms) // MILLI
+        reset_ms = epoch_ms - (tokens - frame.capacity_milli) * period_ms // amount
+        wait_ms = epoch_ms - now_ms - (tokens - MILLI - left * MILLI) * period_ms // amount
+        share = left / frame.capacity
+        if share < least:
+            least, at, tightest, full_ms = share, len(values), frame, reset_ms
         entity = target.entity
         named = b"" if entity is None else b',"entity":"%b"' % entity.encode()
-        values += (named, remaining, _moment(reset_ms // 1000), reset_ms % 1000)
-    frame, remaining, _, reset_ms = parts[tightest]
-    most_restrictive = template.places[tightest] % values[4 * tightest]
-    content = template.content % (
-        remaining, frame.capacity, _moment(reset_ms // 1000), reset_ms % 1000, *values,
-        most_restrictive,
-    )  # fmt: skip
-    left = remaining if remaining > 0 else 0
-    numbers = [len(content), frame.capacity, left, -(-reset_ms // 1000)]
+        values += (named, left, _moment(reset_ms // 1000), reset_ms % 1000)
+        waits += (left, -(-wait_ms // 1000))
+    most_restrictive = template.places[at // 4] % values[at]
+    _, left, *full = values[at : at + 4]
+    content = template.content % (left, tightest.capacity, *full, *values, most_restrictive)
     if template.has_twins:
-        parts = _tightest_by_name(parts)
-        template = _combined_template(*[part[0] for part in parts])
-    for _, remaining, wait_ms, _ in parts:
-        left, wait_s = remaining if remaining > 0 else 0, -(-wait_ms // 1000)
-        if left > SF_INTEGER_MAX or wait_s > SF_INTEGER_MAX:
-            left, wait_s = min(left, SF_INTEGER_MAX), min(wait_s, SF_INTEGER_MAX)
-        numbers += (left, wait_s)
-    return content, template.lines % tuple(numbers)
+        template, waits = _tightest_by_name(frames, waits)
+    return content, template.lines % (
+        len(content), tightest.capacity, left, -(-full_ms // 1000), *waits,
+    )  # fmt: skip
 
 
-def _tightest_by_name(parts: Sequence[Admission]) -> Sequence[Admission]:
+def _tightest_by_name(
+    frames: Sequence[LimitConstants], waits: Sequence[int]
+) -> tuple[CombinedTemplate, list[int]]:
     """A name stands for one policy: of limits that share it, the tightest is told."""
-    found: dict[str, Admission] = {}
-    for part in parts:
-        frame, remaining, _, _ = part
-        twin = found.setdefault(frame.name, part)
-        if remaining / frame.capacity < twin.remaining / twin.limit.capacity:
-            found[frame.name] = part
-    return list(found.values())
+    found: dict[str, int] = {}
+    for place, frame in enumerate(frames):
+        twin = found.setdefault(frame.name, place)
+        if waits[2 * place] / frame.capacity < waits[2 * twin] / frames[twin].capacity:
+            found[frame.name] = place
+    told = [wait for place in found.values() for wait in waits[2 * place : 2 * place + 2]]
+    return _combined_template(*[frames[place] for place in found.values()]), told
 
 
 @lru_cache(MOMENTS_MAX)

@@ -103,8 +103,16 @@ class MemoryLeases:
         self._leases: dict[str, WireLease] = {}
         self._ends: list[tuple[int, str]] = []
 
+    def has_room_at_once(self, now_ms: int) -> bool:
+        """Whether a new lease can be kept without waiting, and the time of none is over."""
+        return not self.is_full and not (self._ends and self._ends[0][0] <= now_ms)
+
     async def put(self, lease: WireLease) -> None:
         """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
+        self.keep(lease)
+
+    def keep(self, lease: WireLease) -> None:
+        """The same without waiting, where a lease is kept in this process."""
         lease.busy_until_ms = 0
         if lease.id in self._leases:
             return
@@ -162,6 +170,9 @@ class StoredLeases(MemoryLeases):
         self._namespaces = namespaces
         self._clock = clock
         self._own: dict[str, int] = {}  # ends of leases that this process opened
+
+    def has_room_at_once(self, now_ms: int) -> bool:
+        return False  # the store is asked to keep it
 
     async def put(self, lease: WireLease) -> None:
         if lease.book.degraded:

@@ -1,0 +1,221 @@
+"""Answers at once: tokens taken from buckets in this process's memory, without a coroutine.
+
+A body goes straight to the buckets here: no request is made of it, and nothing is worked out that
+was worked out before. What is not known yet, not ordinary, or must be waited for gets None. Then
+nothing was done, and `Service` answers it the usual way; tests/service/decide/test_at_once.py holds
+both ways equal. In one process without sockets (`./run bench service`) a check takes XX us so
+instead of XX, three limits at once XX instead of XX, and a lease XX instead of XX.
+
+Names are not looked at again: a target that is known was asked about before, by a request that was
+found to be well formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from headgate.core.decision import Demand, Verdict
+from headgate.core.errors import HeadgateError
+from headgate.core.lease import LeaseAccount
+from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.core.plan import Amounts
+from headgate.service.decide.answers import (
+    AcquireResult,
+    Admission,
+    AdmissionWithLease,
+    CheckResult,
+    CombinedAdmission,
+    CombinedResult,
+)
+from headgate.service.decide.batch_engine import VerdictOrDecision
+from headgate.service.decide.descriptors import answer_all
+from headgate.service.decide.namespaces import NamespaceService
+from headgate.service.decide.plain import Asked, plain_frames, requests_of
+from headgate.service.decide.request_bodies import AcquireBody, CheckBody, DescriptorsBody
+from headgate.service.decide.requests import (
+    DEFAULT_SCOPE,
+    LEASE_TTL_S,
+    NO_METADATA,
+    are_names,
+    check_amounts,
+    identifier_in,
+)
+from headgate.service.decide.rules import BY_NAME, Names, Target
+
+if TYPE_CHECKING:
+    from headgate.service.decide.service import Service
+
+# Tokens and amounts by limit name, each None where it was not said.
+HowMuch = tuple[int | None, Mapping[str, int] | None]
+Taken = tuple[NamespaceService, list[Target], Verdict]
+
+
+def check(service: Service, body: CheckBody) -> Admission | CheckResult | None:
+    """The answer to a check."""
+    name = _name_in(body)
+    if name is None or body.dry_run is True:
+        return None
+    namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+    how_much = _amounts_in(body)
+    taken = _take(service, namespace, (name,), how_much)
+    if taken is None:
+        return None
+    ruling, asked = _ruling_on_one(service, taken, how_much)
+    return service.answer(ruling, asked, namespace)
+
+
+def check_all(service: Service, body: DescriptorsBody) -> CombinedAdmission | CombinedResult | None:
+    """The answer to several descriptors."""
+    names = _names_in(service, body)
+    if names is None:
+        return None
+    namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+    tokens = 1 if body.tokens is UNSET else body.tokens
+    how_much = None if tokens == 1 else (tokens, None)
+    taken = _take(service, namespace, names, how_much)
+    if taken is None:
+        return None
+    ns, targets, verdict = taken
+    if ns.engine.is_plain(verdict):
+        frames = plain_frames(verdict, targets)
+        if frames is not None:
+            on_admitted = service.on_admitted
+            if on_admitted is not None:
+                for frame in frames:
+                    on_admitted(frame.scope, frame.resource, tokens, 1, frame.is_stored)
+            return CombinedAdmission(frames, verdict.records, verdict.now_ms, targets)
+    asked = [_asked_of(service, target, how_much) for target in targets]
+    parts = [(demand,) for demand in verdict.demands]
+    ruling = ns.engine.ruling_of(requests_of(asked[:1])[0], parts, verdict)
+    return answer_all(service, namespace, asked, ruling)
+
+
+def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | AcquireResult | None:
+    """The answer to who takes tokens with a lease."""
+    name = _name_in(body)
+    if name is None or not service.leases.is_at_once():
+        return None
+    namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+    how_much = _amounts_in(body)
+    taken = _take(service, namespace, (name,), how_much)
+    if taken is None:
+        return None
+    ruling, asked = _ruling_on_one(service, taken, how_much)
+    answer = service.answer(ruling, asked, namespace)
+    ns, _, verdict = taken
+    if not verdict.allowed:
+        assert isinstance(answer, CheckResult)
+        return AcquireResult(answer, None)
+    engine = ns.engine
+    account = LeaseAccount(
+        engine.settlements, engine.store, verdict.demands, verdict.now_ms,
+        body.on_expiry == "keep", False, verdict.untaken,
+    )  # fmt: skip
+    ttl_s = LEASE_TTL_S if body.ttl_seconds is UNSET else body.ttl_seconds
+    lease = service.leases.open_at_once(namespace, account, verdict.now_ms + ttl_s * 1000)
+    if isinstance(answer, CheckResult):
+        return AcquireResult(answer, lease)
+    return AdmissionWithLease(answer, lease)
+
+
+def _take(
+    service: Service, namespace: str, names: Sequence[Names], how_much: HowMuch | None
+) -> Taken | None:
+    """Takes it of each target or of none; a token where it does not say how much. None where
+    something is not at hand, or has to be explained."""
+    ns = service.known_namespace(namespace)
+    if ns is None:
+        return None
+    now_ms, configs = service.clock(), ns.configs
+    known = service.targets.for_rules(service.rules)
+    targets: list[Target] = []
+    demands: list[Demand] = []
+    try:
+        for name in names:
+            target = known.get(name)
+            plan = None if target is None else target.plan_at_hand(configs, now_ms)
+            if target is None or plan is None or plan.bypass:
+                return None
+            amounts: Amounts = target.one
+            if how_much is not None:
+                check_amounts(service.settings.amount_max, *how_much)
+                _, amounts, _, _ = _asked_of(service, target, how_much)
+            demands += plan.demands(amounts)
+            targets.append(target)
+    except HeadgateError:
+        return None
+    if len(demands) != len(names) or (len(names) > 1 and len({*targets}) < len(names)):
+        return None
+    verdict = ns.engine.take_demands(demands, now_ms)
+    return None if verdict is None else (ns, targets, verdict)
+
+
+def _ruling_on_one(
+    service: Service, taken: Taken, how_much: HowMuch | None
+) -> tuple[VerdictOrDecision, Asked]:
+    ns, [target], verdict = taken
+    asked = _asked_of(service, target, how_much)
+    if ns.engine.is_plain(verdict):
+        return verdict, asked
+    return ns.engine.ruling_of(requests_of((asked,))[0], (verdict.demands,), verdict), asked
+
+
+def _asked_of(service: Service, target: Target, how_much: HowMuch | None) -> Asked:
+    if how_much is None:
+        return target, target.one, 1, None
+    tokens, amounts = target.wanted(service.rules, *how_much, None)
+    return target, amounts, tokens, None
+
+
+def _name_in(body: CheckBody | AcquireBody) -> Names | None:
+    """Whom a body asks about; None where it does not say, or where more is to be looked at."""
+    scope, identifier = body.scope, body.identifier
+    if body.entity is not UNSET:
+        if scope is not UNSET or identifier is not UNSET:
+            return None
+        scope, identifier = BY_NAME, body.entity
+    elif scope is UNSET:
+        scope = DEFAULT_SCOPE
+    if identifier is UNSET or body.endpoint is not UNSET:
+        return None
+    if body.amounts is not UNSET and body.tokens is not UNSET:
+        return None
+    return scope, identifier, body.resource
+
+
+def _amounts_in(body: CheckBody | AcquireBody) -> HowMuch | None:
+    """How much a body asks for; None is a token."""
+    tokens = body.tokens
+    if body.amounts is not UNSET:
+        return None, body.amounts
+    return None if tokens is UNSET or tokens == 1 else (tokens, None)
+
+
+def _names_in(service: Service, body: DescriptorsBody) -> list[Names] | None:
+    """Whom the descriptors ask about; None as for one."""
+    if body.endpoint is not UNSET or body.dry_run is True:
+        return None
+    own_scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+    own_identifier = None if body.identifier is UNSET else body.identifier
+    metadata = NO_METADATA if body.metadata is UNSET else body.metadata
+    if not are_names(own_scope, DEFAULT_SCOPE, DEFAULT_NAMESPACE):
+        return None
+    if own_identifier is not None and not own_identifier.isprintable():
+        return None
+    names: list[Names] = []
+    for one in body.descriptors:
+        scope, identifier = one.scope, one.identifier
+        if scope is UNSET or one.entity is not UNSET:
+            return None
+        if one.tokens is not UNSET or one.amounts is not UNSET:
+            return None
+        if identifier is UNSET:
+            found = identifier_in(service.rules, scope, own_scope, own_identifier, metadata)
+            if found is None:
+                return None
+            identifier = found
+        names.append((scope, identifier, one.resource))
+    return names
