@@ -179,6 +179,8 @@ class LeaseAccount:
     @property
     def consumed(self) -> dict[str, int]:
         """What the lease holds by limit, in whole tokens."""
+        if self.standing is None and len(self.demands) == 1:  # as it was taken, from one bucket
+            return {name: milli // MILLI for name, milli in self.demands[0].named()}
         names = [name for demand in self.demands for name, _ in demand.named()]
         names += [name for _, name in self.standing or ()]
         return {name: self.held_milli(name) // MILLI for name in dict.fromkeys(names)}

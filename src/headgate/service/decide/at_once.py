@@ -30,10 +30,9 @@ from headgate.service.decide.answers import (
     CombinedAdmission,
     CombinedResult,
 )
-from headgate.service.decide.batch_engine import VerdictOrDecision
 from headgate.service.decide.descriptors import answer_all
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.plain import Asked, plain_frames, requests_of
+from headgate.service.decide.plain import Asked, plain_admission, plain_frames, requests_of
 from headgate.service.decide.request_bodies import AcquireBody, CheckBody, DescriptorsBody
 from headgate.service.decide.requests import (
     DEFAULT_SCOPE,
@@ -61,10 +60,7 @@ def check(service: Service, body: CheckBody) -> Admission | CheckResult | None:
     namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
     how_much = _amounts_in(body)
     taken = _take(service, namespace, (name,), how_much)
-    if taken is None:
-        return None
-    ruling, asked = _ruling_on_one(service, taken, how_much)
-    return service.answer(ruling, asked, namespace)
+    return None if taken is None else _answer_to_one(service, namespace, taken, how_much)
 
 
 def check_all(service: Service, body: DescriptorsBody) -> CombinedAdmission | CombinedResult | None:
@@ -103,8 +99,7 @@ def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | Acquire
     taken = _take(service, namespace, (name,), how_much)
     if taken is None:
         return None
-    ruling, asked = _ruling_on_one(service, taken, how_much)
-    answer = service.answer(ruling, asked, namespace)
+    answer = _answer_to_one(service, namespace, taken, how_much)
     ns, _, verdict = taken
     if not verdict.allowed:
         assert isinstance(answer, CheckResult)
@@ -153,14 +148,23 @@ def _take(
     return None if verdict is None else (ns, targets, verdict)
 
 
-def _ruling_on_one(
-    service: Service, taken: Taken, how_much: HowMuch | None
-) -> tuple[VerdictOrDecision, Asked]:
+def _answer_to_one(
+    service: Service, namespace: str, taken: Taken, how_much: HowMuch | None
+) -> Admission | CheckResult:
     ns, [target], verdict = taken
+    if verdict.allowed and ns.engine.is_plain(verdict):
+        wanted = verdict.demands[0]
+        admitted = plain_admission(verdict.records[0], wanted, verdict.now_ms, target)
+        if admitted is not None:
+            on_admitted = service.on_admitted
+            if on_admitted is not None:
+                tokens = 1 if how_much is None else _asked_of(service, target, how_much)[2]
+                is_stored = admitted[0].is_stored
+                on_admitted(target.scope, target.resource, tokens, 1, is_stored)
+            return admitted
     asked = _asked_of(service, target, how_much)
-    if ns.engine.is_plain(verdict):
-        return verdict, asked
-    return ns.engine.ruling_of(requests_of((asked,))[0], (verdict.demands,), verdict), asked
+    ruling = ns.engine.ruling_of(requests_of((asked,))[0], (verdict.demands,), verdict)
+    return service.conclude(ruling, target, asked[1], False, namespace)
 
 
 def _asked_of(service: Service, target: Target, how_much: HowMuch | None) -> Asked:
