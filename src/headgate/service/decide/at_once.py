@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from headgate.core.decision import Demand, Verdict
+from headgate.core.engine import Decision
 from headgate.core.errors import HeadgateError
 from headgate.core.lease import LeaseAccount
 from headgate.core.limits import DEFAULT_NAMESPACE
@@ -86,6 +87,8 @@ def check_all(service: Service, body: DescriptorsBody) -> CombinedAdmission | Co
     asked = [_asked_of(service, target, how_much) for target in targets]
     parts = [(demand,) for demand in verdict.demands]
     ruling = ns.engine.ruling_of(requests_of(asked[:1])[0], parts, verdict)
+    if isinstance(ruling, Verdict):
+        ruling = Decision(ruling, parts)
     return answer_all(service, namespace, asked, ruling)
 
 

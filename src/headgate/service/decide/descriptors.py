@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headgate.core.decision import Verdict
+from headgate.core.engine import Decision
 from headgate.core.errors import HeadgateError
 from headgate.service.decide.answers import CombinedAdmission, CombinedResult, combine
-from headgate.service.decide.batch_engine import DecisionOrError
+from headgate.service.decide.batch_engine import VerdictOrDecision
 from headgate.service.decide.plain import (
     Asked,
     plain_frames,
@@ -30,7 +31,7 @@ async def decide_all(
     """The answer to all descriptors; unless all of it is wanted, a plain yes is just that."""
     asked = asked_by(service, request)
     namespace, dry_run = request.namespace, request.dry_run
-    ruling: DecisionOrError
+    ruling: VerdictOrDecision | HeadgateError
     is_apart = False
     try:
         ns = service.known_namespace(namespace) or await service.namespace(namespace)
@@ -40,6 +41,8 @@ async def decide_all(
             parts, demands, is_apart = planned
             wants = requests_of(asked)
             ruling = await ns.engine.consume_planned(wants, parts, demands, now_ms)
+            if isinstance(ruling, Verdict):
+                ruling = Decision(ruling, parts)
         else:
             wants = [
                 await service.engine_request(ns, target, amounts, limits)
@@ -92,10 +95,10 @@ def _identifier_of(rules: Rules, request: DescriptorsRequest, index: int) -> str
 
 
 def _plain_answer(
-    service: Service, asked: Sequence[Asked], ruling: DecisionOrError
+    service: Service, asked: Sequence[Asked], ruling: Decision | HeadgateError
 ) -> CombinedAdmission | None:
     """A plain yes, told to whoever counts; None where there is more to tell."""
-    verdict = ruling if isinstance(ruling, Verdict) else untroubled(ruling)
+    verdict = untroubled(ruling)
     if verdict is None or any(isinstance(part[1], Mapping) for part in asked):
         return None  # of some limits of a mapping nothing may have been taken
     targets = [part[0] for part in asked]
@@ -112,7 +115,7 @@ def answer_all(
     service: Service,
     namespace: str,
     asked: Sequence[Asked],
-    ruling: DecisionOrError,
+    ruling: Decision | HeadgateError,
     *,
     dry_run: bool = False,
 ) -> CombinedResult:
