@@ -124,7 +124,7 @@ def _take(
 ) -> Taken | None:
     """Takes it of each target or of none; a token where it does not say how much. None where
     something is not at hand, or has to be explained."""
-    ns = service.known_namespace(namespace)
+    ns = service.known_namespaces.get(namespace)
     if ns is None:
         return None
     now_ms, configs = service.clock(), ns.configs

@@ -34,7 +34,7 @@ async def decide_all(
     ruling: VerdictOrDecision | HeadgateError
     is_apart = False
     try:
-        ns = service.known_namespace(namespace) or await service.namespace(namespace)
+        ns = service.known_namespaces.get(namespace) or await service.namespace(namespace)
         now_ms = service.clock()
         planned = None if dry_run else plan_known(ns, asked, now_ms)
         if planned is not None:

@@ -114,7 +114,7 @@ class Service:
         self.targets = TargetCache()
         self.on_admitted = on_admitted
         self._on_answer = on_answer
-        self._namespaces: dict[str, NamespaceService] = {}
+        self.known_namespaces: dict[str, NamespaceService] = {}
         self._log_denied_ms = 0  # when the next refusal of the store is worth a line
         self.rules_trouble: str | None = None
         self.settings = settings
@@ -161,7 +161,7 @@ class Service:
         """What the engine says of one target, or the error in its place."""
         entity_id, resource, chosen = target.entity_id, target.resource, target.chosen
         try:
-            ns = self._namespaces.get(namespace) or await self.namespace(namespace)
+            ns = self.known_namespaces.get(namespace) or await self.namespace(namespace)
             now_ms = self.clock()
             plan = target.plan_at_hand(ns.configs, now_ms)
             if plan is None:
@@ -301,7 +301,7 @@ class Service:
             if isinstance(error, StoreDenied):
                 self.log_denied(error)
             if isinstance(error, NamespaceStateError):
-                self._namespaces.pop(namespace, None)
+                self.known_namespaces.pop(namespace, None)
             raise_service_error(error)
         return CheckResult(
             False, *asked, retry_after_ms=wait_ms, code=code, degraded=reason is not None,
@@ -404,13 +404,9 @@ class Service:
             status, ready, answers, self.breaker.value, self.rules_trouble, len(self.leases.store)
         )
 
-    def known_namespace(self, namespace: str) -> NamespaceService | None:
-        """The same where it is known already."""
-        return self._namespaces.get(namespace)
-
     async def namespace(self, namespace: str) -> NamespaceService:
         """The namespace's engine and operator flows; ServiceError NOT_FOUND where there is none."""
-        ns = self._namespaces.get(namespace)
+        ns = self.known_namespaces.get(namespace)
         if ns is not None:
             return ns
         home = self.repository.namespace(namespace)
@@ -421,20 +417,20 @@ class Service:
             return ns
         except HeadgateError as error:
             raise_service_error(error)
-        if len(self._namespaces) >= self.settings.namespaces_max:
-            self._namespaces.pop(next(iter(self._namespaces)))
-        return self._namespaces.setdefault(namespace, ns)
+        if len(self.known_namespaces) >= self.settings.namespaces_max:
+            self.known_namespaces.pop(next(iter(self.known_namespaces)))
+        return self.known_namespaces.setdefault(namespace, ns)
 
     def set_fail_open(self, *, fail_open: bool) -> None:
         """From now on an outage means this, in every namespace."""
         self.settings = replace(self.settings, fail_open=fail_open)
-        for ns in self._namespaces.values():
+        for ns in self.known_namespaces.values():
             ns.engine.on_unavailable = OnUnavailable.ALLOW if fail_open else OnUnavailable.BLOCK
 
     def observe(self, observer: Observer | None) -> Observer | None:
         """Who hears of every decision from now on; returns who heard before."""
         before, self._observer = self._observer, observer
-        for ns in self._namespaces.values():
+        for ns in self.known_namespaces.values():
             ns.engine.observer = observer
         return before
 
@@ -468,4 +464,6 @@ class Service:
         backend, most = self.repository.backend, self.settings.leases_max
         if backend.expiring is None or not backend.capabilities.durable:
             return MemoryLeases(most)
-        return StoredLeases(backend.expiring, self.namespace, self._namespaces, self.clock, most)
+        return StoredLeases(
+            backend.expiring, self.namespace, self.known_namespaces, self.clock, most
+        )

@@ -102,7 +102,8 @@ class MemoryStore:
                 if is_unmoved:
                     return Verdict(True, demands, (after,), now_ms, (record,))
         with self._lock:
-            return self._consume_kept(demands, now_ms) or self._consume_all(demands, now_ms)
+            verdict = self._consume_kept(demands, now_ms)
+            return self._consume_all(demands, now_ms) if verdict is None else verdict
 
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
