@@ -22,6 +22,7 @@ RESOURCE = "api.search"
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 SCRIPT = """
+{before}
 local n = 0
 request = function()
   n = n + 1
@@ -51,7 +52,8 @@ class Load:
 
     path: str
     bodies: tuple[bytes, ...]
-    lua: str
+    lua: str  # the next body, in the script that wrk runs
+    lua_before: str = ""
 
     @classmethod
     def single(cls) -> Load:
@@ -81,9 +83,17 @@ class Load:
 
     @classmethod
     def batch(cls, size: int) -> Load:
-        items = [{"identifier": identifier(n), "resource": RESOURCE} for n in range(size)]
-        body = json.dumps({"requests": items}, separators=(",", ":"))
-        return cls("/v1/ratelimit/batch", (body.encode(),), f"'{body}'")
+        """All identifiers, so many of them at a time."""
+        bodies = []
+        for first in range(0, KEYS, size):
+            items = [
+                {"identifier": identifier(n), "resource": RESOURCE}
+                for n in range(first, first + size)
+            ]
+            bodies.append(json.dumps({"requests": items}, separators=(",", ":")).encode())
+        texts = ",".join(f"'{body.decode()}'" for body in bodies)
+        lua = f"bodies[n % {len(bodies)} + 1]"
+        return cls("/v1/ratelimit/batch", tuple(bodies), lua, f"local bodies = {{{texts}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,9 @@ def put_on(url: str, load: Load, connections: int, seconds: float) -> Figures:
 def _wrk(url: str, load: Load, connections: int, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "load.lua"
-        script.write_text(SCRIPT.format(path=load.path, body=load.lua), encoding="utf-8")
+        script.write_text(
+            SCRIPT.format(before=load.lua_before, path=load.path, body=load.lua), encoding="utf-8"
+        )
         done = subprocess.run(
             ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency",
              "-s", str(script), url],
