@@ -10,18 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate import Repository
-from headgate.service.decide.service import Service
-from headgate.service.http.asgi import Rest
 from headgate.service.http.messages import WHOLE_BODY, fields_of
 from headgate.service.keys.access import Authenticator
-from headgate.service.metrics import ServiceMetrics
-from headgate.service.program import Options, Program
-from headgate.service.settings import ServiceSettings
 from headgate.testing import FakeClock
 from proof.size import sized
-from tests.service.decide.kit import RULES
-from tests.service.http.kit import HOST, JSON, PATHS, run, scope_of
+from tests.service.http.kit import HOST, JSON, PATHS, at_once_rest, run, scope_of
+from tests.service.keys.kit import MemoryKeys, minted
 
 CHECK, ACQUIRE, LEASE = PATHS["check"], PATHS["check_all"], PATHS["acquire"]
 
@@ -29,25 +23,21 @@ CHECK, ACQUIRE, LEASE = PATHS["check"], PATHS["check_all"], PATHS["acquire"]
 class Twin:
     """A service on a memory store, with a clock that is moved by hand."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.clock = FakeClock()
-        self.metrics = ServiceMetrics()
-        repository = Repository("memory://", clock=self.clock)
-        self.service = Service(
-            repository,
-            RULES,
-            ServiceSettings(**settings),
-            on_answer=self.metrics.count_answer,
-            on_admitted=self.metrics.count_admitted,
-        )
+    def __init__(self, authenticator: Authenticator | None = None, **settings: Any) -> None:
+        self.rest = at_once_rest(authenticator, **settings)
+        self.metrics = self.rest.program.metrics
         self.metrics.configure(["user", "tenant"], ["api.search", "both", "chat", "trial"])
-        self.rest = Rest(Program(Options(), self.service, Authenticator(None), self.metrics))
+        clock: Any = self.rest.program.service.clock
+        self.clock: FakeClock = clock
         self.at_once = 0
 
-    async def ask(self, path: str, body: Any, *, at_once: bool) -> tuple[int, Any, Any]:
+    async def ask(
+        self, path: str, body: Any, *, at_once: bool, key: str | None = None
+    ) -> tuple[int, Any, Any]:
         """Status, document and header fields; ids of leases are each their own."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        scope = {**scope_of("POST", path, [HOST, JSON]), WHOLE_BODY: content}
+        fields_sent = [HOST, JSON] if key is None else [HOST, JSON, (b"x-api-key", key.encode())]
+        scope = {**scope_of("POST", path, fields_sent), WHOLE_BODY: content}
         whole = self.rest.answer_at_once(scope) if at_once else None
         self.at_once += whole is not None
         if whole is None:
@@ -63,7 +53,7 @@ class Twin:
 
     def buckets(self) -> Any:
         """Levels and consumption, by entity and resource."""
-        kept: Any = self.service._store
+        kept: Any = self.rest.program.service._store
         return {key.partition("#")[2]: record[1:] for key, record in kept._buckets.items()}
 
     def counted(self) -> str:
@@ -204,3 +194,26 @@ async def test_what_is_not_ordinary_takes_the_usual_way(path: str, body: Any) ->
         assert await fast.ask(path, body, at_once=True) == await slow.ask(path, body, at_once=False)
     assert fast.at_once == 0
     assert fast.buckets() == slow.buckets()
+
+
+async def test_a_key_that_is_known_is_answered_at_once() -> None:
+    """Not at first, when it is looked up; nor where it is for some entities only."""
+    whole, ann = minted("check", namespace="*"), minted("check", namespace="*", prefix="user:ann")
+    reader, other = minted("read", namespace="*"), minted("check", namespace="other")
+    twins = [
+        Twin(Authenticator(MemoryKeys((whole.key, ann.key, reader.key, other.key)), FakeClock()))
+        for _ in range(2)
+    ]
+    fast, slow = twins
+    for made, status, at_once in (
+        (whole, 200, 2), (ann, 200, 0), (reader, 403, 2), (other, 404, 2), (None, 401, 3),
+    ):  # fmt: skip
+        fast.at_once = 0
+        for _ in range(3):
+            key = None if made is None else made.text
+            said = await fast.ask(CHECK, ONE, at_once=True, key=key)
+            assert said == await slow.ask(CHECK, ONE, at_once=False, key=key)
+            assert said[0] == status
+        assert fast.at_once == at_once
+    assert fast.buckets() == slow.buckets()
+    assert fast.counted() == slow.counted()
