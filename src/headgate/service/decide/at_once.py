@@ -22,7 +22,6 @@ from headgate.core.engine import Decision
 from headgate.core.errors import HeadgateError
 from headgate.core.lease import LeaseAccount
 from headgate.core.limits import DEFAULT_NAMESPACE
-from headgate.core.plan import Amounts
 from headgate.service.decide.answers import (
     AcquireResult,
     Admission,
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 # Tokens and amounts by limit name, each None where it was not said.
 HowMuch = tuple[int | None, Mapping[str, int] | None]
-Taken = tuple[NamespaceService, list[Target], Verdict]
+Taken = tuple[NamespaceService, Target, Verdict]
 
 
 def check(service: Service, body: CheckBody) -> Admission | CheckResult | None:
@@ -60,22 +59,24 @@ def check(service: Service, body: CheckBody) -> Admission | CheckResult | None:
         return None
     namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
     how_much = _amounts_in(body)
-    taken = _take(service, namespace, (name,), how_much)
+    taken = _take_one(service, namespace, name, how_much)
     return None if taken is None else _answer_to_one(service, namespace, taken, how_much)
 
 
 def check_all(service: Service, body: DescriptorsBody) -> CombinedAdmission | CombinedResult | None:
     """The answer to several descriptors."""
-    names = _names_in(service, body)
-    if names is None:
-        return None
     namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+    ns = service.known_namespaces.get(namespace)
     tokens = 1 if body.tokens is UNSET else body.tokens
     how_much = None if tokens == 1 else (tokens, None)
-    taken = _take(service, namespace, names, how_much)
-    if taken is None:
+    now_ms = service.clock()
+    found = None if ns is None else _demands_of_all(service, ns, body, how_much, now_ms)
+    if ns is None or found is None:
         return None
-    ns, targets, verdict = taken
+    targets, demands = found
+    verdict = ns.engine.take_demands(demands, now_ms)
+    if verdict is None:
+        return None
     if ns.engine.is_plain(verdict):
         frames = plain_frames(verdict, targets)
         if frames is not None:
@@ -92,6 +93,50 @@ def check_all(service: Service, body: DescriptorsBody) -> CombinedAdmission | Co
     return answer_all(service, namespace, asked, ruling)
 
 
+def _demands_of_all(
+    service: Service,
+    ns: NamespaceService,
+    body: DescriptorsBody,
+    how_much: HowMuch | None,
+    now_ms: int,
+) -> tuple[list[Target], list[Demand]] | None:
+    """Whom the descriptors ask about, and one demand of each; None where that is not so simple."""
+    if body.endpoint is not UNSET or body.dry_run is True:
+        return None
+    own_scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+    own_identifier = None if body.identifier is UNSET else body.identifier
+    metadata = NO_METADATA if body.metadata is UNSET else body.metadata
+    if not are_names(own_scope, DEFAULT_SCOPE, DEFAULT_NAMESPACE):
+        return None
+    if own_identifier is not None and not own_identifier.isprintable():
+        return None
+    rules, configs = service.rules, ns.configs
+    known = service.targets.for_rules(rules)
+    targets: list[Target] = []
+    demands: list[Demand] = []
+    for one in body.descriptors:
+        scope, name = one.scope, one.identifier
+        if scope is UNSET or one.entity is not UNSET:
+            return None
+        if one.tokens is not UNSET or one.amounts is not UNSET:
+            return None
+        if name is UNSET:
+            name = identifier_in(rules, scope, own_scope, own_identifier, metadata) or ""
+        target = known.get((scope, name, one.resource))
+        if target is None:
+            return None
+        part = (
+            target.one_at_hand(configs, now_ms)
+            if how_much is None
+            else _demands_for(service, ns, target, how_much, now_ms)
+        )
+        if part is None or len(part) != 1:
+            return None
+        targets.append(target)
+        demands += part
+    return (targets, demands) if len({*targets}) == len(targets) else None
+
+
 def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | AcquireResult | None:
     """The answer to who takes tokens with a lease."""
     name = _name_in(body)
@@ -99,7 +144,7 @@ def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | Acquire
         return None
     namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
     how_much = _amounts_in(body)
-    taken = _take(service, namespace, (name,), how_much)
+    taken = _take_one(service, namespace, name, how_much)
     if taken is None:
         return None
     answer = _answer_to_one(service, namespace, taken, how_much)
@@ -119,42 +164,41 @@ def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | Acquire
     return AdmissionWithLease(answer, lease)
 
 
-def _take(
-    service: Service, namespace: str, names: Sequence[Names], how_much: HowMuch | None
+def _take_one(
+    service: Service, namespace: str, name: Names, how_much: HowMuch | None
 ) -> Taken | None:
-    """Takes it of each target or of none; a token where it does not say how much. None where
-    something is not at hand, or has to be explained."""
+    """Takes it of one target; a token where it does not say how much."""
     ns = service.known_namespaces.get(namespace)
-    if ns is None:
+    target = service.targets.for_rules(service.rules).get(name)
+    if ns is None or target is None:
         return None
-    now_ms, configs = service.clock(), ns.configs
-    known = service.targets.for_rules(service.rules)
-    targets: list[Target] = []
-    demands: list[Demand] = []
-    try:
-        for name in names:
-            target = known.get(name)
-            plan = None if target is None else target.plan_at_hand(configs, now_ms)
-            if target is None or plan is None or plan.bypass:
-                return None
-            amounts: Amounts = target.one
-            if how_much is not None:
-                check_amounts(service.settings.amount_max, *how_much)
-                _, amounts, _, _ = _asked_of(service, target, how_much)
-            demands += plan.demands(amounts)
-            targets.append(target)
-    except HeadgateError:
-        return None
-    if len(demands) != len(names) or (len(names) > 1 and len({*targets}) < len(names)):
+    now_ms = service.clock()
+    if how_much is None:
+        demands = target.one_at_hand(ns.configs, now_ms)
+    else:
+        demands = _demands_for(service, ns, target, how_much, now_ms)
+    if demands is None or len(demands) != 1:
         return None
     verdict = ns.engine.take_demands(demands, now_ms)
-    return None if verdict is None else (ns, targets, verdict)
+    return None if verdict is None else (ns, target, verdict)
+
+
+def _demands_for(
+    service: Service, ns: NamespaceService, target: Target, how_much: HowMuch, now_ms: int
+) -> Sequence[Demand] | None:
+    plan = target.plan_at_hand(ns.configs, now_ms)
+    try:
+        check_amounts(service.settings.amount_max, *how_much)
+        amounts = _asked_of(service, target, how_much)[1]
+        return None if plan is None or plan.bypass else plan.demands(amounts)
+    except HeadgateError:
+        return None
 
 
 def _answer_to_one(
     service: Service, namespace: str, taken: Taken, how_much: HowMuch | None
 ) -> Admission | CheckResult:
-    ns, [target], verdict = taken
+    ns, target, verdict = taken
     if verdict.allowed and ns.engine.is_plain(verdict):
         wanted = verdict.demands[0]
         admitted = plain_admission(verdict.records[0], wanted, verdict.now_ms, target)
@@ -199,30 +243,3 @@ def _amounts_in(body: CheckBody | AcquireBody) -> HowMuch | None:
     if body.amounts is not UNSET:
         return None, body.amounts
     return None if tokens is UNSET or tokens == 1 else (tokens, None)
-
-
-def _names_in(service: Service, body: DescriptorsBody) -> list[Names] | None:
-    """Whom the descriptors ask about; None as for one."""
-    if body.endpoint is not UNSET or body.dry_run is True:
-        return None
-    own_scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
-    own_identifier = None if body.identifier is UNSET else body.identifier
-    metadata = NO_METADATA if body.metadata is UNSET else body.metadata
-    if not are_names(own_scope, DEFAULT_SCOPE, DEFAULT_NAMESPACE):
-        return None
-    if own_identifier is not None and not own_identifier.isprintable():
-        return None
-    names: list[Names] = []
-    for one in body.descriptors:
-        scope, identifier = one.scope, one.identifier
-        if scope is UNSET or one.entity is not UNSET:
-            return None
-        if one.tokens is not UNSET or one.amounts is not UNSET:
-            return None
-        if identifier is UNSET:
-            found = identifier_in(service.rules, scope, own_scope, own_identifier, metadata)
-            if found is None:
-                return None
-            identifier = found
-        names.append((scope, identifier, one.resource))
-    return names

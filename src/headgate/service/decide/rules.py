@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 from headgate.core.bucket import MILLI
-from headgate.core.errors import ValidationError
+from headgate.core.decision import Demand
+from headgate.core.errors import HeadgateError, ValidationError
 from headgate.core.http_fields import SF_INTEGER_MAX, entity_id_of
 from headgate.core.limits import Limit, parse_limits
 from headgate.core.plan import ONE_TOKEN, Amounts, Plan, Tokens
-from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults, KeptPlan
+from headgate.core.plan_cache import NO_DEFAULTS, Configs, Defaults
 from headgate.core.record import Terms
 from headgate.service.decide.problems import invalid
 
@@ -231,22 +232,42 @@ class Target:
         self.chosen: Defaults = NO_DEFAULTS if rule is None else rule.defaults
         self.frame: LimitConstants | None = None
         self.frames = {} if frames is None else frames
-        self._kept: KeptPlan | None = None
+        # What KeptPlan says, and the demands for a token by that plan.
+        self._kept: tuple[Configs, int, int, Plan, Sequence[Demand] | None] | None = None
 
     def plan_at_hand(self, configs: Configs, now_ms: int) -> Plan | None:
         """Its plan in a namespace if that is known and fresh: no call, no waiting.
 
         The cache would say the same. To ask it means to touch a dozen objects of this one
         identifier, which with thousands of them are in no cache of the processor: of a check's 16
-        us, it took 1.1.
+        us, it took 0.8.
         """
         kept = self._kept
         if kept is not None:
-            of, revision, until_ms, plan = kept
+            of, revision, until_ms, plan, _ = kept
             if of is configs and revision == configs.revision and now_ms < until_ms:
                 return plan
-        self._kept = kept = configs.kept_plan(self.entity_id, self.resource, self.chosen, now_ms)
-        return None if kept is None else kept.plan
+        found = configs.kept_plan(self.entity_id, self.resource, self.chosen, now_ms)
+        self._kept = None if found is None else (*found, self._demands_for_one(found.plan))
+        return None if found is None else found.plan
+
+    def one_at_hand(self, configs: Configs, now_ms: int) -> Sequence[Demand] | None:
+        """The demands for a token by that plan; None also where an operator lets the entity pass,
+        and where a token is not what can be asked for."""
+        kept = self._kept
+        if kept is not None:
+            of, revision, until_ms, _, demands = kept
+            if of is configs and revision == configs.revision and now_ms < until_ms:
+                return demands
+        if self.plan_at_hand(configs, now_ms) is None or self._kept is None:
+            return None
+        return self._kept[4]
+
+    def _demands_for_one(self, plan: Plan) -> Sequence[Demand] | None:
+        try:
+            return None if plan.bypass else plan.demands(self.one)
+        except HeadgateError:
+            return None
 
     def wanted(
         self,
