@@ -162,12 +162,11 @@ class Configs:
 
     def kept_plan(
         self, entity_id: str, resource: str, variant: Variant, now_ms: int
-    ) -> KeptPlan | None:
-        """The same for who asks about one entity and resource again and again."""
+    ) -> tuple[int, int, Plan] | None:
+        """The same, to be kept: good for this `revision`, and until that time."""
         plan = self.cached_plan(entity_id, resource, variant, now_ms)
-        if plan is None:
-            return None
-        return KeptPlan(self, self.revision, self.cache.until_ms((entity_id, resource)), plan)
+        until_ms = 0 if plan is None else self.cache.until_ms((entity_id, resource))
+        return None if plan is None else (self.revision, until_ms, plan)
 
     async def plan(
         self,
@@ -393,16 +392,6 @@ class Configs:
             self._terms.clear()
         for slot in plan.slots:
             self._terms.setdefault(slot.terms, slot.terms)
-
-
-class KeptPlan(NamedTuple):
-    """A plan to be used while `configs` is asked about, is of this revision, and the time is not
-    up: then the cache would give the same."""
-
-    configs: Configs
-    revision: int
-    until_ms: int
-    plan: Plan
 
 
 def variant_of(override: Sequence[Limit]) -> Variant:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
@@ -58,6 +58,7 @@ DEFAULT_SCOPE = "user"
 NO_METADATA: Mapping[str, str] = {}
 
 RequestT = TypeVar("RequestT")
+ValueT = TypeVar("ValueT")
 
 
 class CheckRequest(NamedTuple):
@@ -210,56 +211,39 @@ def batch_request(body: BatchBody) -> BatchRequest:
 
 def descriptors_request(body: DescriptorsBody) -> DescriptorsRequest:
     """All descriptors. Only where something is wrong is each value looked at again, so that what is
-    told is the first that does not fit: a request of three takes 4 us so, and 50 the other way."""
-    scope, identifier, tokens = body.scope, body.identifier, body.tokens
-    namespace, endpoint, metadata = body.namespace, body.endpoint, body.metadata
-    if scope is UNSET:
-        scope = DEFAULT_SCOPE
-    if namespace is UNSET:
-        namespace = DEFAULT_NAMESPACE
+    told is the first that does not fit: to look always took ten times as long."""
+    scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+    namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+    identifier, endpoint = _given(body.identifier), _given(body.endpoint)
     found: list[CheckDescriptor] = []
     try:
         for one in body.descriptors:
-            own_scope, own_identifier, own_tokens = one.scope, one.identifier, one.tokens
-            resource, amounts = one.resource, one.amounts
-            if own_scope is UNSET or one.entity is not UNSET:
-                own_scope, own_identifier = BY_NAME, _entity(one)
-            if not are_names(own_scope or DEFAULT_SCOPE, resource, namespace):
+            own_scope, name = _given(one.scope), _given(one.identifier)
+            if own_scope is None or one.entity is not UNSET:
+                own_scope, name = BY_NAME, _entity(one)
+            if not are_names(own_scope or DEFAULT_SCOPE, one.resource, namespace):
                 raise body_error(one)
-            if not (own_identifier is UNSET or own_identifier.isprintable()):
+            if name is not None and not name.isprintable():
                 raise body_error(one)
-            values: tuple[Any, ...] = (
-                own_scope,
-                resource,
-                None if own_identifier is UNSET else own_identifier,
-                None if own_tokens is UNSET else own_tokens,
-                None,
-                None if amounts is UNSET else _taken_amounts(one),
-                False,
-            )
-            found.append(tuple.__new__(CheckDescriptor, values))
+            amounts = None if one.amounts is UNSET else _taken_amounts(one)
+            tokens = _given(one.tokens)
+            found.append(CheckDescriptor(own_scope, one.resource, name, tokens, None, amounts))
     except ServiceError:
         check_values(msgspec.to_builtins(body), DescriptorsBody)
         _descriptors(CheckDescriptor, body.descriptors)
         raise
-    if (
-        not are_names(scope, DEFAULT_SCOPE, namespace)
-        or not (identifier is UNSET or identifier.isprintable())
-        or not (endpoint is UNSET or endpoint.isprintable())
-    ):
+    texts = (identifier or "", endpoint or "")
+    if not (are_names(scope, DEFAULT_SCOPE, namespace) and all(map(str.isprintable, texts))):
         raise body_error(body)
-    values = (
-        tuple(found),
-        scope,
-        None if identifier is UNSET else identifier,
-        None if tokens is UNSET else tokens,
-        body.dry_run is True,
-        NO_METADATA if metadata is UNSET else metadata,
-        namespace,
-        None if endpoint is UNSET else endpoint,
-        False,
-    )
-    return tuple.__new__(DescriptorsRequest, values)
+    return DescriptorsRequest(
+        tuple(found), scope, identifier, _given(body.tokens), body.dry_run is True,
+        NO_METADATA if body.metadata is UNSET else body.metadata, namespace, endpoint,
+    )  # fmt: skip
+
+
+def _given(value: ValueT | UnsetType) -> ValueT | None:
+    """What was sent; None where nothing was."""
+    return None if value is UNSET else value
 
 
 def _descriptors(
@@ -292,19 +276,11 @@ def acquire_request(body: AcquireBody) -> AcquireRequest:
     except ServiceError:
         check_values(msgspec.to_builtins(body), AcquireBody)  # the first that does not fit is told
         raise
-    ttl_seconds, on_expiry = body.ttl_seconds, body.on_expiry
-    values = (
-        asked.identifier,
-        asked.resource,
-        asked.scope,
-        asked.tokens,
-        asked.amounts,
-        LEASE_TTL_S if ttl_seconds is UNSET else ttl_seconds,
-        "refund" if on_expiry is UNSET else on_expiry,
-        asked.namespace,
-        asked.endpoint,
-    )
-    return tuple.__new__(AcquireRequest, values)
+    return AcquireRequest(
+        asked.identifier, asked.resource, asked.scope, asked.tokens, asked.amounts,
+        LEASE_TTL_S if body.ttl_seconds is UNSET else body.ttl_seconds,
+        "refund" if body.on_expiry is UNSET else body.on_expiry, asked.namespace, asked.endpoint,
+    )  # fmt: skip
 
 
 def charge_request(body: ChargeBody) -> ChargeRequest:

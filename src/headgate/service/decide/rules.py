@@ -232,7 +232,7 @@ class Target:
         self.chosen: Defaults = NO_DEFAULTS if rule is None else rule.defaults
         self.frame: LimitConstants | None = None
         self.frames = {} if frames is None else frames
-        # What KeptPlan says, and the demands for a token by that plan.
+        # The plan of which configuration, good for how long, and the demands for a token by it.
         self._kept: tuple[Configs, int, int, Plan, Sequence[Demand] | None] | None = None
 
     def plan_at_hand(self, configs: Configs, now_ms: int) -> Plan | None:
@@ -247,9 +247,12 @@ class Target:
             of, revision, until_ms, plan, _ = kept
             if of is configs and revision == configs.revision and now_ms < until_ms:
                 return plan
+        self._kept = None
         found = configs.kept_plan(self.entity_id, self.resource, self.chosen, now_ms)
-        self._kept = None if found is None else (*found, self._demands_for_one(found.plan))
-        return None if found is None else found.plan
+        if found is None:
+            return None
+        self._kept = (configs, *found, self._demands_for_one(found[2]))
+        return found[2]
 
     def one_at_hand(self, configs: Configs, now_ms: int) -> Sequence[Demand] | None:
         """The demands for a token by that plan; None also where an operator lets the entity pass,
