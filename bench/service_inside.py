@@ -1,22 +1,29 @@
 """A request's CPU without sockets: the default server's protocol, driven in this process.
 
-Rounds of the bare echo and of the service take turns and the least of each counts, so the share
-holds on a busy machine, too, where rates say little.
+Rounds of the bare echo and of the service take turns, and each is compared with the echo and the
+check of its own round, so the shares hold on a busy machine, too, where rates say little.
+
+`python -m bench.service_inside [ROUNDS]`
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import statistics
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from bench import machine
 from bench.service_echo import echo
 from bench.service_load import Load
 from bench.service_servers import POLICIES
+from bench.table import show
 from headgate.service.http.asgi import Rest
 from headgate.service.program import Options, Program
 from headgate.service.server.options import read_options
@@ -77,10 +84,6 @@ class Inside:
         self._path, self._bodies, self._number = load.path.encode(), load.bodies, 0
         self.all_us: list[float] = []
 
-    @property
-    def least_us(self) -> float:
-        return min(self.all_us)
-
     def requests(self, count: int) -> list[bytes]:
         """The next requests. No head ever comes twice, and identifiers take turns, as those of real
         clients do."""
@@ -139,9 +142,35 @@ async def _measured(folder: Path, rounds: int) -> dict[str, float]:
         for inside, count in kinds.values():
             await inside.time(count)
     await program.close()
-    return {name: inside.least_us for name, (inside, _) in kinds.items()}
+    return {name: inside.all_us for name, (inside, _) in kinds.items()}
 
 
-def measured(folder: Path, rounds: int) -> dict[str, float]:
-    """CPU microseconds per request by kind."""
+def measured(folder: Path, rounds: int) -> dict[str, list[float]]:
+    """CPU microseconds per request by kind, of each round."""
     return uvloop.run(_measured(folder, rounds))
+
+
+def show_inside(found: dict[str, list[float]]) -> None:
+    """Medians, where half of the rounds lie, and shares of the same round's echo and check."""
+
+    def share(name: str, of: str) -> float:
+        return statistics.median(a / b for a, b in zip(found[name], found[of], strict=True))
+
+    rows = []
+    for name, all_us in found.items():
+        quarter, middle, three_quarters = statistics.quantiles(all_us, n=4)
+        rows.append(
+            (name, middle, f"{quarter:.1f} - {three_quarters:.1f}", min(all_us),
+             f"{1 / share(name, 'bare echo'):.2f}", f"{share(name, 'check'):.2f}")
+        )  # fmt: skip
+    show(
+        "CPU without sockets: the server's protocol in one process, rounds in turn, memory store",
+        ("", "us/request", "half of the rounds", "least", "of echo", "in checks"),
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        show_inside(measured(Path(place), int((*sys.argv, "60")[1])))
+        print(f"\nload at the end {machine.load()}")

@@ -26,20 +26,19 @@ SCRIPT = """
 local n = 0
 request = function()
   n = n + 1
+  local k = n % {keys}
   local trace = string.format("00-%032x-%016x-01", n, n)
   local fields = {{["content-type"] = "application/json", ["traceparent"] = trace}}
   return wrk.format("POST", "{path}", fields, {body})
 end
 """
 LENGTHS = 8  # of identifiers
-ONE = f"""string.format('{{"identifier":"user-%s%d","resource":"{RESOURCE}"}}',
-    string.rep("x", n % {KEYS} % {LENGTHS}), n % {KEYS})"""
+ONE = f'{{"identifier":"WHO","resource":"{RESOURCE}"}}'
 THREE = (
     '{"identifier":"WHO","metadata":{"ip_address":"WHERE"},"descriptors":['
     f'{{"scope":"user","resource":"{RESOURCE}"}},{{"scope":"ip","resource":"{RESOURCE}"}},'
     f'{{"scope":"global","resource":"{RESOURCE}"}}]}}'
 )
-LEASE = f'{{"identifier":"WHO","resource":"{RESOURCE}"}}'
 
 
 def identifier(number: int) -> str:
@@ -57,11 +56,7 @@ class Load:
 
     @classmethod
     def single(cls) -> Load:
-        bodies = tuple(
-            json.dumps({"identifier": identifier(n), "resource": RESOURCE}).encode()
-            for n in range(KEYS)
-        )
-        return cls("/v1/ratelimit/check", bodies, ONE)
+        return cls._of("/v1/ratelimit/check", ONE)
 
     @classmethod
     def acquire(cls) -> Load:
@@ -70,16 +65,19 @@ class Load:
 
     @classmethod
     def lease(cls) -> Load:
-        return cls._of("/v1/leases", LEASE)
+        return cls._of("/v1/leases", ONE)
 
     @classmethod
     def _of(cls, path: str, template: str) -> Load:
-        """Bodies by a template, for the load in one process: wrk gets no script for them."""
+        """A body for each identifier, which has an address of its own."""
         bodies = (
-            template.replace("WHO", identifier(n)).replace("WHERE", f"10.0.{n >> 8}.{n & 255}")
+            template.replace("WHO", identifier(n)).replace("WHERE", f"10.0.{n // 256}.{n % 256}")
             for n in range(KEYS)
         )
-        return cls(path, tuple(body.encode() for body in bodies), "")
+        pattern = template.replace("WHO", "user-%s%d").replace("WHERE", "10.0.%d.%d")
+        values = f"string.rep('x', k % {LENGTHS}), k, math.floor(k / 256), k % 256"
+        lua = f"string.format('{pattern}', {values})"
+        return cls(path, tuple(body.encode() for body in bodies), lua)
 
     @classmethod
     def batch(cls, size: int) -> Load:
@@ -120,7 +118,8 @@ def _wrk(url: str, load: Load, connections: int, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "load.lua"
         script.write_text(
-            SCRIPT.format(before=load.lua_before, path=load.path, body=load.lua), encoding="utf-8"
+            SCRIPT.format(before=load.lua_before, keys=KEYS, path=load.path, body=load.lua),
+            encoding="utf-8",
         )
         done = subprocess.run(
             ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency",
