@@ -97,7 +97,7 @@ def _timings(folder: Path, stack: ExitStack, quick: bool) -> list[Timing]:
 
 def _one_round(timing: Timing, seconds: float) -> None:
     with timing.open() as running:
-        put_on(running.url, timing.load, CONNECTIONS, 1.0)  # every bucket is there
+        put_on(running.url, timing.load, CONNECTIONS, 2.0)  # every bucket is there
         before_s = running.cpu_s()
         figures = put_on(running.url, timing.load, CONNECTIONS, seconds)
         spent_s = running.cpu_s() - before_s

@@ -32,13 +32,12 @@ async def decide_all(
     asked = asked_by(service, request)
     namespace, dry_run = request.namespace, request.dry_run
     ruling: VerdictOrDecision | HeadgateError
-    is_apart = False
     try:
         ns = service.known_namespaces.get(namespace) or await service.namespace(namespace)
         now_ms = service.clock()
         planned = None if dry_run else plan_known(ns, asked, now_ms)
         if planned is not None:
-            parts, demands, is_apart = planned
+            parts, demands = planned
             wants = requests_of(asked)
             ruling = await ns.engine.consume_planned(wants, parts, demands, now_ms)
             if isinstance(ruling, Verdict):
@@ -51,7 +50,7 @@ async def decide_all(
             ruling = await ns.engine.consume(wants, dry_run=dry_run)
     except HeadgateError as error:
         ruling = error
-    if is_apart and not whole:
+    if not (whole or dry_run):
         admission = _plain_answer(service, asked, ruling)
         if admission is not None:
             return admission
@@ -101,6 +100,8 @@ def _plain_answer(
     verdict = untroubled(ruling)
     if verdict is None or any(isinstance(part[1], Mapping) for part in asked):
         return None  # of some limits of a mapping nothing may have been taken
+    if isinstance(ruling, Decision) and any(len(part) != 1 for part in ruling.parts):
+        return None  # a bucket of several parts is one demand, so then there are fewer of them
     targets = [part[0] for part in asked]
     frames = plain_frames(verdict, targets)
     if frames is None:

@@ -9,7 +9,7 @@ tests/service/http/test_fast_write.py holds both equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headgate.core.bucket import MILLI
 from headgate.core.decision import Demand, Verdict
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 Asked = tuple[Target, Amounts, int, ChosenLimits]
 
 
-class Planned(NamedTuple):
-    """The demands of a request: of each part, and all together. `is_apart`: each part has one, on a
-    bucket of its own."""
-
-    parts: Sequence[Sequence[Demand]]
-    demands: Sequence[Demand]
-    is_apart: bool
+Planned = tuple[Sequence[Sequence[Demand]], Sequence[Demand]]  # of each part, and all together
 
 
 def plan_known(ns: NamespaceService, asked: Sequence[Asked], now_ms: int) -> Planned | None:
@@ -52,9 +46,8 @@ def plan_known(ns: NamespaceService, asked: Sequence[Asked], now_ms: int) -> Pla
         part = plan.demands(amounts)
         parts.append(part)
         demands += part
-    if len({demand.key.text for demand in demands}) < len(demands):
-        return Planned(parts, join_parts(parts), False)
-    return Planned(parts, demands, len(demands) == len(asked))
+    is_apart = len({demand.key.text for demand in demands}) == len(demands)
+    return parts, demands if is_apart else join_parts(parts)
 
 
 def requests_of(asked: Sequence[Asked]) -> list[Request]:
