@@ -111,12 +111,8 @@ class ApiCaller:
     def permit(self, namespace: str, entities: Callable[..., Iterable[str]], *request: Any) -> None:
         """Passes a caller who may check all that a request touches; AccessDenied else. `entities`
         tells their ids, and is asked only where they make a difference."""
-        if self.grant.entity_prefix is None:
-            refusal = self.refusal_for(KeyScope.CHECK, namespace, None)
-            if refusal is None:
-                return
-            raise AccessDenied(refusal)
-        for entity_id in entities(*request):
+        touched = (None,) if self.grant.entity_prefix is None else entities(*request)
+        for entity_id in touched:
             refusal = self.refusal_for(KeyScope.CHECK, namespace, entity_id)
             if refusal is not None:
                 raise AccessDenied(refusal)
