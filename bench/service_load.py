@@ -16,23 +16,29 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-KEYS = 1000
+KEYS = 5000
 RESOURCE = "api.search"
 
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
 
 SCRIPT = """
+{before}
 local n = 0
 request = function()
   n = n + 1
+  local k = n % {keys}
   local trace = string.format("00-%032x-%016x-01", n, n)
   local fields = {{["content-type"] = "application/json", ["traceparent"] = trace}}
   return wrk.format("POST", "{path}", fields, {body})
 end
 """
 LENGTHS = 8  # of identifiers
-ONE = f"""string.format('{{"identifier":"user-%s%d","resource":"{RESOURCE}"}}',
-    string.rep("x", n % {KEYS} % {LENGTHS}), n % {KEYS})"""
+ONE = f'{{"identifier":"WHO","resource":"{RESOURCE}"}}'
+THREE = (
+    '{"identifier":"WHO","metadata":{"ip_address":"WHERE"},"descriptors":['
+    f'{{"scope":"user","resource":"{RESOURCE}"}},{{"scope":"ip","resource":"{RESOURCE}"}},'
+    f'{{"scope":"global","resource":"{RESOURCE}"}}]}}'
+)
 
 
 def identifier(number: int) -> str:
@@ -45,21 +51,47 @@ class Load:
 
     path: str
     bodies: tuple[bytes, ...]
-    lua: str
+    lua: str  # the next body, in the script that wrk runs
+    lua_before: str = ""
 
     @classmethod
     def single(cls) -> Load:
-        bodies = tuple(
-            json.dumps({"identifier": identifier(n), "resource": RESOURCE}).encode()
+        return cls._of("/v1/ratelimit/check", ONE)
+
+    @classmethod
+    def acquire(cls) -> Load:
+        """Three limits at once: a user's, an address's and everybody's."""
+        return cls._of("/v1/ratelimit/acquire", THREE)
+
+    @classmethod
+    def lease(cls) -> Load:
+        return cls._of("/v1/leases", ONE)
+
+    @classmethod
+    def _of(cls, path: str, template: str) -> Load:
+        """A body for each identifier, which has an address of its own."""
+        bodies = (
+            template.replace("WHO", identifier(n)).replace("WHERE", f"10.0.{n // 256}.{n % 256}")
             for n in range(KEYS)
         )
-        return cls("/v1/ratelimit/check", bodies, ONE)
+        pattern = template.replace("WHO", "user-%s%d").replace("WHERE", "10.0.%d.%d")
+        values = f"string.rep('x', k % {LENGTHS}), k, math.floor(k / 256), k % 256"
+        lua = f"string.format('{pattern}', {values})"
+        return cls(path, tuple(body.encode() for body in bodies), lua)
 
     @classmethod
     def batch(cls, size: int) -> Load:
-        items = [{"identifier": identifier(n), "resource": RESOURCE} for n in range(size)]
-        body = json.dumps({"requests": items}, separators=(",", ":"))
-        return cls("/v1/ratelimit/batch", (body.encode(),), f"'{body}'")
+        """All identifiers, so many of them at a time."""
+        bodies = []
+        for first in range(0, KEYS, size):
+            items = [
+                {"identifier": identifier(n), "resource": RESOURCE}
+                for n in range(first, first + size)
+            ]
+            bodies.append(json.dumps({"requests": items}, separators=(",", ":")).encode())
+        texts = ",".join(f"'{body.decode()}'" for body in bodies)
+        lua = f"bodies[n % {len(bodies)} + 1]"
+        return cls("/v1/ratelimit/batch", tuple(bodies), lua, f"local bodies = {{{texts}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +117,10 @@ def put_on(url: str, load: Load, connections: int, seconds: float) -> Figures:
 def _wrk(url: str, load: Load, connections: int, seconds: float) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "load.lua"
-        script.write_text(SCRIPT.format(path=load.path, body=load.lua), encoding="utf-8")
+        script.write_text(
+            SCRIPT.format(before=load.lua_before, keys=KEYS, path=load.path, body=load.lua),
+            encoding="utf-8",
+        )
         done = subprocess.run(
             ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency",
              "-s", str(script), url],

@@ -18,6 +18,8 @@ START_S = 60.0
 POLICIES = """\
 rate_limits:
   - {name: search, scope: user, resource: api.search, capacity: 1000000000, refill_rate: 1000000}
+  - {name: address, scope: ip, resource: api.search, capacity: 1000000000, refill_rate: 1000000}
+  - {name: all, scope: global, resource: api.search, capacity: 1000000000, refill_rate: 1000000}
 """
 
 

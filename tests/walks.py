@@ -117,7 +117,7 @@ async def warm_checks(url: str) -> tuple[Walk, Walk]:
 def has_short_answer(walk: Walk) -> bool:
     """Whether plain admissions were told as such: no decision was wrapped, no limit described."""
     names = {name for _, name in walk.steps}
-    return "Service.plain_admission" in names and not names & {
+    return "plain_admission" in names and not names & {
         "BatchEngine._finish",
         "check_result",
     }

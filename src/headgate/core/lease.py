@@ -146,6 +146,8 @@ class LeaseAccount:
     @property
     def consumed(self) -> dict[str, int]:
         """What the lease holds by limit, in whole tokens."""
+        if self.standing is None and len(self.demands) == 1:  # as it was taken, from one bucket
+            return {name: milli // MILLI for name, milli in self.demands[0].named()}
         names = [name for demand in self.demands for name, _ in demand.named()]
         names += [name for _, name in self.standing or ()]
         return {name: self.held_milli(name) // MILLI for name in dict.fromkeys(names)}
@@ -208,9 +210,8 @@ class LeaseAccount:
         if self.windows is None:
             self.windows = {}
             verdict = self.verdict
-            for one, record in (
-                zip(verdict.demands, verdict.records, strict=False) if verdict else ()
-            ):
+            taken = zip(verdict.demands, verdict.records, strict=False) if verdict else ()
+            for one, record in taken:
                 places = [at for at, demand in enumerate(self.demands) if demand.key == one.key]
                 for cell in cells_of(record) if record[TERMS].quotas else ():
                     if isinstance(cell.spec.rate.resets, SessionResets):

@@ -444,6 +444,10 @@ class Cache(Generic[Value]):
         self.misses += 1
         return None
 
+    def until_ms(self, key: Hashable) -> int:
+        """Until when the value is fresh, for who has just got it."""
+        return self._entries[key][0]
+
     def stale(self, key: Hashable) -> Value | None:
         """The value even past its time: better than nothing while its source is away."""
         entry = self._entries.get(key)

@@ -154,6 +154,7 @@ class Configs:
         self._seen: ConfirmedVersion | None = None
         self._single_read = SingleRead(pace)
         self._invalidations = 0
+        self.revision = 0  # moves on when anything that was told fresh is not any more
         self._terms: dict[Terms, Terms] = {}
         self._shared_plans = SharedRequestPlans()
         self._namespace_id: str | None = None
@@ -175,6 +176,14 @@ class Configs:
         """The plan if it is at hand and fresh: no call, no waiting."""
         cached_lookup = self._cached((entity_id, resource), now_ms)
         return None if cached_lookup is None else cached_lookup.plans.get(variant)
+
+    def kept_plan(
+        self, entity_id: str, resource: str, variant: Variant, now_ms: int
+    ) -> tuple[int, int, RequestPlan] | None:
+        """The same, to be kept: good for this `revision`, and until that time."""
+        plan = self.cached_plan(entity_id, resource, variant, now_ms)
+        until_ms = 0 if plan is None else self.cache.until_ms((entity_id, resource))
+        return None if plan is None else (self.revision, until_ms, plan)
 
     async def plan(
         self,
@@ -385,6 +394,7 @@ class Configs:
         """A bucket is kept under a newer configuration than these demands were made with: they are
         planned anew, and so is the version confirmed, unless both has happened since."""
         version = max((demand.terms.version for demand in demands), default=0)
+        self.revision += 1
         for demand in demands:
             key = (demand.key.entity_id, demand.key.resource)
             cached_lookup = self.cache.stale(key)
@@ -397,6 +407,7 @@ class Configs:
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
         self._invalidations += 1
+        self.revision += 1
         self._seen = None
         self.cache.invalidate()
         if namespace:

@@ -150,7 +150,7 @@ def test_nobody_watching_costs_nothing(place: Place) -> None:
         beat_of(reply)
         assert service._observer is not None
     until(lambda: service._observer is None)
-    assert all(ns.engine.observer is None for ns in service._namespaces.values())
+    assert all(ns.engine.observer is None for ns in service.known_namespaces.values())
 
 
 def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
@@ -158,7 +158,7 @@ def test_a_store_that_goes_away_is_told_and_comes_back() -> None:
         place.check("ann", "api.search")
         while not beat_of(reply)["buckets"]:
             pass
-        ns = place.program.service._namespaces["default"]
+        ns = place.program.service.known_namespaces["default"]
         there = ns.backend
         away = AsyncMock(side_effect=Unreachable("connection refused at a secret address"))
         ns.backend = replace(there, store=Mock(peek=away, find=away))

@@ -144,7 +144,7 @@ def test_a_namespace_that_is_deleted_while_it_is_watched_is_named(place: Place, 
     page.goto(place.page("live?namespace=leaving"))
     text_of(page, ".light", "^live$")
     place.ask("DELETE", "/v1/namespaces/leaving")
-    place.program.service._namespaces.pop("leaving")  # what is remembered of it has expired
+    place.program.service.known_namespaces.pop("leaving")  # what is remembered of it has expired
     text_of(page, "main [role=alert]", "There is no namespace leaving")
     page.troubles[:] = [one for one in page.troubles if "status of 404" not in one]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.decide.requests import CheckRequest, parse_batch
 from headgate.service.http.messages import batch_content
+from headgate.service.program import Options, Program
 from headgate.service.settings import OnUnknown
 from tests.service.decide.kit import World
+from tests.stores.redis import servers
 
 HUNDRED = [{"identifier": f"user-{n}", "resource": "api.search"} for n in range(100)]
 
@@ -145,3 +148,29 @@ def _sums(world: World) -> Counter[tuple[str, str, str]]:
         found[scope, resource, "tokens"] += tokens
         found[scope, resource, "checks"] += checks
     return found
+
+
+def test_a_hundred_checks_on_redis_are_one_script_call() -> None:
+    """Counted by the server. Whoever is not known yet is looked up before, once."""
+    with servers.folder() as folder, servers.Server(folder) as server:
+        found = asyncio.run(scripts_called(server.url))
+    assert found == [1, 1 + 50, 1]
+
+
+async def scripts_called(url: str) -> list[int]:
+    """How many scripts Redis ran for each of three batches, once a hundred identifiers are known:
+    of the same hundred, of half of them with fifty others, and of these again."""
+    program = Program.build(Options(store=url))
+    await program.start()
+    found = []
+    try:
+        for first in (0, 0, 50, 50):
+            items = [{"identifier": f"user-{first + n}", "resource": "api"} for n in range(100)]
+            await asyncio.to_thread(servers.command, url, "CONFIG", "RESETSTAT")
+            results = await program.service.decide_batch(parse_batch({"requests": items}))
+            assert all(isinstance(one, Admission) for one in results)
+            calls = await asyncio.to_thread(servers.called, url)
+            found.append(calls["eval"] + calls["evalsha"] + calls["fcall"])
+    finally:
+        await program.close()
+    return found[1:]

@@ -344,7 +344,7 @@ async def test_rooms_are_bounded() -> None:
     for name in ("a", "b", "c"):
         await world.repository.register_namespace(name)
         await world.ask("check", ask(namespace=name, tokens=10))
-    assert len(world.service._namespaces) == 2
+    assert len(world.service.known_namespaces) == 2
     assert not (await world.ask("check", ask(namespace="a"))).allowed
 
 

@@ -165,7 +165,7 @@ async def test_why_a_key_opens_nothing_is_the_same_over_rest(
     authenticator = door_of(world, CHECKER)
     with pytest.raises(AccessDenied) as over_grpc:
         await caller_of(authenticator, peer_of(metadata, False))
-    head = head_of([(name.encode(), value.encode()) for name, value in metadata])
+    head = head_of({"headers": [(name.encode(), value.encode()) for name, value in metadata]})
     with pytest.raises(AccessDenied) as over_rest:
         await authenticate_request(authenticator, {}, head)
     assert over_grpc.value.refusal == over_rest.value.refusal == Refusal(reason)

@@ -12,12 +12,16 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
+from headgate import Repository
+from headgate.service.decide.service import Service
 from headgate.service.http.asgi import Rest
 from headgate.service.keys.access import Authenticator
 from headgate.service.metrics import ServiceMetrics
 from headgate.service.program import Options, Program
 from headgate.service.server.protocol import protocol_with
-from tests.service.decide.kit import World
+from headgate.service.settings import ServiceSettings
+from headgate.testing import FakeClock
+from tests.service.decide.kit import RULES, World
 
 JSON = (b"content-type", b"application/json")
 HOST = (b"host", b"localhost")
@@ -48,6 +52,20 @@ def program_of(world: World, authenticator: Authenticator | None = None, **optio
     world.service._on_answer = metrics.count_answer
     world.service.on_admitted = metrics.count_admitted
     return Program(Options(**options), world.service, authenticator or Authenticator(None), metrics)
+
+
+def at_once_rest(authenticator: Authenticator | None = None, **settings: Any) -> Rest:
+    """The same of a service whose buckets in memory nothing stands around: it answers at once."""
+    metrics = ServiceMetrics()
+    service = Service(
+        Repository("memory://", clock=FakeClock()),
+        RULES,
+        ServiceSettings(**settings),
+        on_answer=metrics.count_answer,
+        on_admitted=metrics.count_admitted,
+    )
+    assert service.is_local
+    return Rest(Program(Options(), service, authenticator or Authenticator(None), metrics))
 
 
 def rest_of(world: World, authenticator: Authenticator | None = None, **options: Any) -> Rest:

@@ -5,17 +5,30 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.service.decide.problems import ServiceError
-from headgate.service.decide.request_bodies import BatchBody, CheckBody, PeekBody
+from headgate.service.decide.request_bodies import (
+    AcquireBody,
+    BatchBody,
+    CheckBody,
+    DescriptorsBody,
+    PeekBody,
+    check_values,
+    parse_body,
+)
 from headgate.service.decide.requests import (
+    AcquireRequest,
+    DescriptorsRequest,
     batch_request,
     check_request,
+    parse_acquire,
     parse_batch,
     parse_check,
+    parse_descriptors,
     parse_peek,
 )
 from headgate.service.http.calls import query_of
@@ -223,9 +236,14 @@ def is_read_alike(fast: Any, parse: Any, body: bytes) -> bool:
     return outcome(fast, body) == outcome(lambda body: parse(decode_strictly(body)), body)
 
 
-read_check = body_reader(CheckBody, check_request)
-read_peek = body_reader(PeekBody, check_request)
-read_batch = body_reader(BatchBody, batch_request)
+def request_reader(kind: Any, build: Any) -> Any:
+    read = body_reader(kind, build)
+    return lambda content: build(read(content))
+
+
+read_check = request_reader(CheckBody, check_request)
+read_peek = request_reader(PeekBody, check_request)
+read_batch = request_reader(BatchBody, batch_request)
 
 
 @pytest.mark.parametrize("body", ODD)
@@ -265,3 +283,54 @@ VALUES = (
 def test_any_object_is_read_the_same_both_ways(pairs: list[tuple[str, Any]]) -> None:
     fields = [f"{json.dumps(name)}:{json.dumps(value)}" for name, value in pairs]
     assert is_read_alike(read_check, parse_check, ("{" + ",".join(fields) + "}").encode())
+
+
+NAMED = {
+    "resource": st.sampled_from(["api.search", "a b"]),
+    "scope": st.sampled_from(["user", "us er", "global"]),
+    "identifier": st.sampled_from(["ann", "\x07", "é"]),
+    "entity": st.sampled_from(["user:ann", "@"]),
+    "tokens": st.integers(0, 2),
+    "amounts": st.dictionaries(st.sampled_from(["rpm", "a b"]), st.integers(-1, 2), max_size=2),
+}
+ASKED = {
+    **{name: NAMED[name] for name in ("scope", "identifier", "tokens")},
+    "namespace": st.sampled_from(["default", "a b"]),
+    "endpoint": st.sampled_from(["/x", "\x07"]),
+    "metadata": st.dictionaries(st.sampled_from(["user_id", ""]), st.just("ann"), max_size=1),
+    "dry_run": st.booleans(),
+}
+DESCRIPTOR = st.fixed_dictionaries({}, optional=NAMED)
+BODIES = st.one_of(
+    st.tuples(
+        st.just((DescriptorsBody, parse_descriptors)),
+        st.fixed_dictionaries({"descriptors": st.lists(DESCRIPTOR, max_size=3)}, optional=ASKED),
+    ),
+    st.tuples(
+        st.just((AcquireBody, parse_acquire)),
+        st.fixed_dictionaries({}, optional={**NAMED, **ASKED, "ttl_seconds": st.integers(0, 2)}),
+    ),
+)
+
+
+@settings(max_examples=sized(150, 300, 3000), suppress_health_check=[HealthCheck.too_slow])
+@given(BODIES)
+def test_what_does_not_fit_a_body_is_told_before_all_else(case: tuple[Any, Any]) -> None:
+    """Its request is made in a shorter way, which looks at each value only where one is wrong."""
+    (kind, parse), values = case
+
+    def fit(values: Any) -> None:
+        check_values(msgspec.to_builtins(parse_body(values, kind)), kind)
+
+    misfit = outcome(fit, values)
+    said = outcome(parse, values)
+    assert misfit is None or said == misfit
+    if isinstance(said, (DescriptorsRequest, AcquireRequest)):
+        assert said.tokens == values.get("tokens")
+        assert said.namespace == values.get("namespace", "default")
+        asked = said.descriptors if isinstance(said, DescriptorsRequest) else ()
+        for one, sent in zip(asked, values.get("descriptors", ()), strict=True):
+            assert (one.resource, one.tokens) == (sent["resource"], sent.get("tokens"))
+            assert one.amounts == sent.get("amounts")
+            assert one.identifier == sent.get("entity", sent.get("identifier"))
+            assert one.scope == ("" if "entity" in sent else sent["scope"])

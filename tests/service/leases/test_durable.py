@@ -24,7 +24,7 @@ from headgate.service.decide.requests import (
 )
 from headgate.service.decide.rules import Rule, Rules
 from headgate.service.decide.service import Service
-from headgate.service.leases.store import StoredDemand
+from headgate.service.leases.store import QUIET_MS, StoredDemand
 from headgate.testing import FakeClock
 
 RULES = Rules(Rule("hourly", [Limit.per_hour("tokens", 100)]))
@@ -87,6 +87,32 @@ async def test_another_process_settles_what_cascaded_as_such(tmp_path: Path) -> 
         assert (await ns.get_usage_summary()).total == {"tokens": 12}
         team = await ns.get_usage_summary("team")
         assert (team.total, team.from_children) == ({}, {"tokens": 12})
+
+
+async def test_the_store_is_not_asked_at_every_acquire_whose_time_is_over(tmp_path: Path) -> None:
+    async with two_services(tmp_path) as (one, two, clock):
+        await opened(one, ttl_seconds=1)
+        records: Any = two.leases.store._records  # type: ignore[attr-defined]
+        asked = []
+        due = records.due
+
+        async def counted_due(*given: Any) -> Any:
+            asked.append(given)
+            return await due(*given)
+
+        records.due = counted_due
+        for _ in range(4):
+            await opened(two, tokens=1)
+        assert len(asked) == 1
+        clock.advance(QUIET_MS)
+        await opened(two, tokens=1)
+        assert len(asked) == 2
+        clock.advance(-1000)  # a clock that was set back silences nobody
+        await opened(two, tokens=1)
+        assert len(asked) == 3
+        clock.advance(2000)
+        await two.tick()
+        assert await left(two) == 94
 
 
 def test_a_lease_of_before_was_asked_for_itself() -> None:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from headgate.service.http.express import Express
 from headgate.service.http.messages import BATCH_BYTES_MAX
@@ -28,7 +29,7 @@ from headgate.service.server.serve import KEEP_ALIVE_S, Server, config_of
 from proof.size import sized
 from tests.service.decide.kit import Held, World
 from tests.service.hostile.kit import BODY, CHECK, statuses
-from tests.service.http.kit import rest_of, served, until
+from tests.service.http.kit import at_once_rest, rest_of, served, until
 
 TURNS = 60
 
@@ -125,8 +126,9 @@ class Wire:
 
 
 class Stage:
-    def __init__(self, *, express: bool = True) -> None:
-        rest = rest_of(World())
+    def __init__(self, *, express: bool = True, at_once: bool = False) -> None:
+        """`at_once`: buckets in this process's memory decide, without a coroutine."""
+        rest = at_once_rest() if at_once else rest_of(World())
         options = read_options(["--store", "memory://"], {})
         config = config_of(options, rest, rest if express else None)
         config.load()
@@ -157,8 +159,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(*, express: bool = True) -> AsyncIterator[Stage]:
-    stage = Stage(express=express)
+async def staged(*, express: bool = True, at_once: bool = False) -> AsyncIterator[Stage]:
+    stage = Stage(express=express, at_once=at_once)
     try:
         yield stage
     finally:
@@ -209,9 +211,9 @@ LAST = [
 ]
 
 
-async def answers(data: bytes, cuts: list[int], *, express: bool = True) -> tuple[bytes, str]:
+async def answers(data: bytes, cuts: list[int], **kind: bool) -> tuple[bytes, str]:
     """What is written where data comes in pieces of these sizes, and how the connection ends."""
-    async with staged(express=express) as stage:
+    async with staged(**kind) as stage:
         for size in [*cuts, len(data)]:
             stage.protocol.data_received(data[:size])
             await stage.turns()
@@ -224,6 +226,7 @@ async def is_answered_alike(kinds: list[bytes], last: bytes, cuts: list[int]) ->
     whole = await answers(data, [])
     assert await answers(data, cuts) == whole
     assert await answers(data, [], express=False) == whole
+    assert await answers(data, cuts, at_once=True) == whole
     assert len(statuses(whole[0])) == len(kinds) + bool(last)
 
 
@@ -256,6 +259,16 @@ async def test_an_ordinary_request_takes_the_express_lane(
     async with staged() as stage:
         await stage.send(one)
     assert started == [1]
+
+
+async def test_a_large_batch_in_one_piece_does_not_stop_its_connection() -> None:
+    """uvicorn stops reading for a body that large until somebody asks for it: nobody would."""
+    metadata = b",".join(b'"k%d":"%b"' % (n, b"x" * 200) for n in range(10))
+    large = batch_of(40, BODY[:-1] + b',"metadata":{%b}}' % metadata)
+    assert len(large) > HIGH_WATER_LIMIT
+    async with staged() as stage:
+        await stage.send(large, request())
+        assert stage.statuses == [200, 429]
 
 
 async def test_requests_behind_an_unanswered_one_wait_unparsed() -> None:

@@ -182,7 +182,7 @@ class Dashboard:
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> RawResponse | None:
         """The answer; None where it has been sent."""
-        path, method, head = scope["path"], scope["method"], head_of(scope["headers"])
+        path, method, head = scope["path"], scope["method"], head_of(scope)
         if path in ("/", "/ui"):
             return _redirect(HOME)
         if path == EXPLAIN and method in SAFE:

@@ -22,10 +22,11 @@ from headgate.core.errors import (
     wait_text,
 )
 from headgate.core.history import iso_time_or_none
+from headgate.core.record import Record
 from headgate.layers.breaker import BreakerOpen
 from headgate.layers.layer import ShadowVerdict
 from headgate.service.decide.problems import Code, ServiceError, problem_body, problem_fields
-from headgate.service.decide.rules import LimitConstants, Rule
+from headgate.service.decide.rules import LimitConstants, Rule, Target
 
 
 class CheckResult(NamedTuple):
@@ -69,6 +70,16 @@ class Admission(NamedTuple):
     remaining: int
     wait_ms: int
     reset_at_ms: int
+
+
+class CombinedAdmission(NamedTuple):
+    """The same of several descriptors: their limits, and the buckets as the admission left them.
+    Tokens were taken of each, so none is full, and none in debt."""
+
+    limits: Sequence[LimitConstants]
+    records: Sequence[Record]
+    now_ms: int
+    targets: Sequence[Target]
 
 
 class CombinedResult(NamedTuple):
@@ -120,6 +131,13 @@ class AcquireResult(NamedTuple):
 
     check: CheckResult
     lease: LeaseResult | None
+
+
+class AdmissionWithLease(NamedTuple):
+    """The same where there is nothing but a yes to be said of the decision."""
+
+    check: Admission
+    lease: LeaseResult
 
 
 class ChargeResult(NamedTuple):

@@ -13,6 +13,7 @@ from headgate.core.plan import Amounts, RequestPlan
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.batch_engine import DecisionOrError
 from headgate.service.decide.namespaces import NamespaceService
+from headgate.service.decide.plain import plain_admission
 from headgate.service.decide.problems import ServiceError
 from headgate.service.decide.requests import BatchRequest, CheckRequest, check_amounts
 from headgate.service.decide.rules import Target
@@ -60,7 +61,7 @@ def _items(
 ) -> tuple[list[Item | ServiceError], bool]:
     """The items, and whether each is one and has its plan."""
     rules, now_ms = service.rules, service.clock()
-    known, cached_plan = service.targets.for_rules(rules), ns.configs.cached_plan
+    known, configs = service.targets.for_rules(rules), ns.configs
     found: list[Item | ServiceError] = []
     ready = True
     for check in checks:
@@ -79,7 +80,7 @@ def _items(
         else:
             tokens, wanted = target.wanted(rules, tokens, amounts, endpoint)
         entity_id, chosen = target.entity_id, target.chosen
-        plan = cached_plan(entity_id, resource, chosen, now_ms)
+        plan = target.plan_at_hand(configs, now_ms)
         if plan is None:
             ready = False
         found.append((target, tokens, (entity_id, resource, wanted, chosen), plan))
@@ -129,8 +130,14 @@ def _results(
             continue
         target, tokens, request, _ = one
         ruling = next(remaining)
-        if not whole and isinstance(ruling, Verdict):
-            admitted = service.plain_admission(ruling, target)
+        if (
+            not whole
+            and isinstance(ruling, Verdict)
+            and ruling.allowed
+            and len(ruling.demands) == 1
+        ):
+            record, wanted = ruling.records[0], ruling.demands[0]
+            admitted = plain_admission(record, wanted, ruling.now_ms, target)
             if admitted is not None:
                 found.append(admitted)
                 admissions.append((target, tokens))

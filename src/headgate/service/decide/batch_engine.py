@@ -16,19 +16,45 @@ DecisionOrError = VerdictOrDecision | HeadgateError
 
 
 class BatchEngine(Engine):
-    """An Engine that takes many requests at once, and one with its demands at hand."""
+    """An Engine that takes many requests at once, and one whose demands are at hand.
+
+    `parts` are the demands of each part of a request, and `demands` all of them together.
+    """
 
     async def consume_planned(
-        self, request: Request, demands: Sequence[Demand], now_ms: int
+        self,
+        requests: Sequence[Request],
+        parts: Sequence[Sequence[Demand]],
+        demands: Sequence[Demand],
+        now_ms: int,
     ) -> VerdictOrDecision:
-        """What `consume` says to one request, whose demands somebody made already."""
+        """What `consume` says to a request whose demands somebody made already."""
         try:
             verdict = await self.store.consume(demands, now_ms if self.drives_time else None)
         except StoreTrouble as trouble:
-            return await self._handle_trouble((request,), (demands,), trouble)
-        if verdict.is_plain and not verdict.outdated and self.observer is None:
-            return verdict
-        return self._finish(request, demands, verdict)
+            return await self._handle_trouble(requests, parts, trouble)
+        return self.ruling_of(requests[0], parts, verdict)
+
+    def take_demands(self, demands: Sequence[Demand], now_ms: int) -> Verdict | None:
+        """The verdict without waiting, of buckets in this process's memory; None where they are
+        not there, or where they have no room: nothing was taken then. `ruling_of` has to follow,
+        unless `is_plain` says that it would be the verdict."""
+        if self._consume_local is None:
+            return None
+        try:
+            return self._consume_local(demands, now_ms)
+        except StoreTrouble:  # who waits for the store hears of it
+            return None
+
+    def is_plain(self, verdict: Verdict) -> bool:
+        """Whether there is nothing to be said beside it, and nobody to be told."""
+        return verdict.is_plain and not verdict.outdated and self.observer is None
+
+    def ruling_of(
+        self, request: Request, parts: Sequence[Sequence[Demand]], verdict: Verdict
+    ) -> VerdictOrDecision:
+        """What `consume` says of a verdict on these parts, the first of which `request` is."""
+        return verdict if self.is_plain(verdict) else self._finish(request, parts, verdict)
 
     async def consume_each(
         self, requests: Sequence[Request], plans: Sequence[RequestPlan | None]
@@ -58,12 +84,7 @@ class BatchEngine(Engine):
                 found.append(odd[place])
                 continue
             outcome, demands = next(answered)
-            if (
-                isinstance(outcome, Verdict)
-                and outcome.is_plain
-                and not outcome.outdated
-                and self.observer is None
-            ):
+            if isinstance(outcome, Verdict) and self.is_plain(outcome):
                 found.append(outcome)
             else:
                 found.append(await self._decision_or_error(request, demands, outcome))
@@ -74,7 +95,7 @@ class BatchEngine(Engine):
     ) -> Decision | HeadgateError:
         """One of several, as `consume` would have told it."""
         if isinstance(outcome, Verdict):
-            return self._finish(request, demands, outcome)
+            return self._finish(request, (demands,), outcome)
         if not isinstance(outcome, StoreTrouble):
             return outcome
         try:
@@ -82,9 +103,11 @@ class BatchEngine(Engine):
         except HeadgateError as error:
             return error
 
-    def _finish(self, request: Request, demands: Sequence[Demand], verdict: Verdict) -> Decision:
+    def _finish(
+        self, request: Request, parts: Sequence[Sequence[Demand]], verdict: Verdict
+    ) -> Decision:
         if verdict.outdated:
             self._forget_plans(verdict)
         if self.observer is not None:
             self._notify_decision(request, verdict)
-        return Decision(verdict, (demands,))
+        return Decision(verdict, parts)

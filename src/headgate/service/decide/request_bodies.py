@@ -174,6 +174,11 @@ class AcquireBody(AskingBody):
     ttl_seconds: Annotated[int, Meta(ge=1, le=LEASE_TTL_S_MAX)] | UnsetType = UNSET
     on_expiry: Literal["refund", "keep"] | UnsetType = UNSET
 
+    @property
+    def dry_run(self) -> bool:
+        """There is no lease on nothing."""
+        return False
+
 
 class ChargedDescriptorBody(RequestBody):
     resource: Resource

@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import UNSET
+
 from headgate.core.errors import HeadgateError
 from headgate.core.limits import DEFAULT_NAMESPACE
+from headgate.service.decide import at_once, requests
 from headgate.service.decide import request_bodies as bodies
-from headgate.service.decide import requests
 from headgate.service.decide.answers import Admission, CheckResult
 from headgate.service.decide.problems import Code, ServiceError, to_service_error
 from headgate.service.decide.requests import BatchRequest
@@ -24,7 +26,8 @@ from headgate.service.http import messages
 from headgate.service.http.calls import query_of
 from headgate.service.http.messages import Gone, RawResponse, Reply, encode_reply
 from headgate.service.http.routes import cold_reply
-from headgate.service.keys.access import DEV_CALLER, AccessDenied
+from headgate.service.keys.access import AccessDenied
+from headgate.service.keys.key import KeyScope
 from headgate.service.leases.store import MemoryLeases
 from headgate.service.program import Program
 
@@ -145,12 +148,11 @@ class Rest:
         self._alongside = alongside
         self._authenticator = program.authenticator
         self._service = program.service
-        self._dev = program.authenticator.is_dev
         self._metrics = program.metrics
         self._observe_s = program.metrics.durations.by_value["rest"].observe
-        self._routes = hot_routes(program.service)
         store = program.service.leases.store
         self._leases = program.options.workers == 1 or type(store) is not MemoryLeases
+        self._routes = hot_routes(program.service, leases=self._leases)
         self._changes = lease_changes(program.service)
         self._deadlines = Deadlines(program.options.deadline_ms / 1000)
         self._cold_deadlines = Deadlines(COLD_DEADLINE_S)
@@ -213,6 +215,32 @@ class Rest:
             self._observe_s(perf_counter() - began_s)
         return status, content, fields
 
+    def answer_at_once(self, scope: Any) -> RawResponse | None:
+        """The same without a coroutine, for a hot request that has arrived whole; None where
+        something must be waited for, and then nothing was done."""
+        began_s = perf_counter()
+        route = self._routes[scope["path"]]
+        if route.act_at_once is None:
+            return None
+        try:
+            head = messages.head_of(scope)
+            caller = messages.known_caller(self._authenticator, scope, head)
+            if caller is None:
+                return None
+            body = self._body(route, head, scope[messages.WHOLE_BODY])
+            namespace = DEFAULT_NAMESPACE if body.namespace is UNSET else body.namespace
+            if caller.refusal_for(KeyScope.CHECK, namespace, None) is not None:
+                return None  # or it depends on whom the request names
+            found = route.act_at_once(self._service, body)
+            if found is None:
+                return None
+            status, body, headers = route.reply(found)
+        except Exception as error:  # noqa: BLE001  # the last line, see there
+            status, body, headers = self._error_reply(error)
+        content, fields = body if type(body) is tuple else encode_reply(status, body, headers)
+        self._observe_s(perf_counter() - began_s)
+        return status, content, fields
+
     def _error_reply(self, error: Exception) -> Reply:
         """The last line: whatever it is, the client gets no traceback."""
         if not isinstance(error, HeadgateError):
@@ -227,23 +255,25 @@ class Rest:
         body = scope.get(messages.WHOLE_BODY)
         if scope["method"] != "POST":
             raise messages.method_not_allowed("POST")
-        head = messages.head_of(scope["headers"])
-        if self._dev and messages.is_local(scope, head):
-            caller = DEV_CALLER
-        else:
-            caller = await messages.authenticate_request(self._authenticator, scope, head)
+        head = messages.head_of(scope)
+        caller = await messages.authenticate_request(self._authenticator, scope, head)
         if body is None:
             body = await messages.body_of(receive, head, route.bytes_max)
-        elif len(body) > route.bytes_max:
-            raise messages.too_large(route.bytes_max)
-        if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
-            messages.must_be_json(head)
-        request = route.read(body)
+        request = route.build(self._body(route, head, body))
         if not self._leases and type(request) is requests.AcquireRequest:
             raise no_leases_here()
         caller.permit(request.namespace, requests.entities_of, request, self._service.rules)
         reached.append("service")
         return route.reply(await route.act(request))
+
+    @staticmethod
+    def _body(route: HotRoute, head: messages.Head, content: bytes) -> Any:
+        """What was sent, as the route's kind of body."""
+        if len(content) > route.bytes_max:
+            raise messages.too_large(route.bytes_max)
+        if head.get(b"content-type") != b"application/json" or b"content-encoding" in head:
+            messages.must_be_json(head)
+        return route.read(content)
 
     async def _lease(self, path: str, scope: Any, receive: Any, reached: list[str]) -> Reply:
         if not self._leases:
@@ -255,7 +285,7 @@ class Rest:
         wanted = "POST" if slash else "GET"
         if scope["method"] != wanted:
             raise messages.method_not_allowed(wanted)
-        head = messages.head_of(scope["headers"])
+        head = messages.head_of(scope)
         caller = await messages.authenticate_request(self._authenticator, scope, head)
         leases = self._service.leases
         if change is None:
@@ -313,51 +343,61 @@ def _deadline_error(reached: list[str]) -> ServiceError:
 class HotRoute(NamedTuple):
     """One thing that can be asked; nothing here knows of ASGI."""
 
-    read: Callable[[bytes], Any]
+    read: Callable[[bytes], Any]  # makes a body of what was sent
+    build: Callable[[Any], Any]  # and a request of the body
     act: Callable[[Any], Awaitable[Any]]
     reply: Callable[[Any], Reply]
+    act_at_once: Callable[[Service, Any], Any] | None = None  # on a body; None where it must wait
     bytes_max: int = messages.BODY_BYTES_MAX
 
 
-def hot_routes(service: Service) -> dict[str, HotRoute]:
-    """The verbs by path."""
-    read = messages.body_reader
+def hot_routes(service: Service, *, leases: bool) -> dict[str, HotRoute]:
+    """The verbs by path; `leases` says whether this process may keep some."""
+
+    def route(kind: Any, build: Callable[[Any], Any], *how: Any, **more: Any) -> HotRoute:
+        return HotRoute(messages.body_reader(kind, build), build, *how, **more)
 
     async def batch(request: BatchRequest) -> list[Admission | CheckResult | ServiceError]:
         await service.namespace(request.namespace)  # a missing one is the whole batch's problem
         return await service.decide_batch(request)
 
-    take = HotRoute(
-        read(bodies.CheckBody, requests.check_request), service.decide, messages.check_reply
-    )
-    return {
+    take = route(
+        bodies.CheckBody, requests.check_request, service.decide, messages.check_reply,
+        at_once.check,
+    )  # fmt: skip
+    found = {
         "/v1/ratelimit/take": take,
         "/v1/ratelimit/check": take,  # what it was called first
-        "/v1/ratelimit/peek": take._replace(read=read(bodies.PeekBody, requests.check_request)),
-        "/v1/ratelimit/batch": HotRoute(
-            read(bodies.BatchBody, requests.batch_request), batch, messages.batch_reply,
-            messages.BATCH_BYTES_MAX,
+        "/v1/ratelimit/peek": route(
+            bodies.PeekBody, requests.check_request, service.decide, messages.check_reply
         ),
-        "/v1/ratelimit/acquire": HotRoute(
-            read(bodies.DescriptorsBody, requests.descriptors_request), service.check_all,
-            messages.combined_reply,
+        "/v1/ratelimit/batch": route(
+            bodies.BatchBody, requests.batch_request, batch, messages.batch_reply,
+            bytes_max=messages.BATCH_BYTES_MAX,
         ),
-        "/v1/ratelimit/charge": HotRoute(
-            read(bodies.ChargeBody, requests.charge_request), service.charge, messages.charge_reply
+        "/v1/ratelimit/acquire": route(
+            bodies.DescriptorsBody, requests.descriptors_request, service.decide_all,
+            messages.combined_reply, at_once.check_all,
         ),
-        "/v1/leases": HotRoute(
-            read(bodies.AcquireBody, requests.acquire_request), service.acquire,
-            messages.acquire_reply,
+        "/v1/ratelimit/charge": route(
+            bodies.ChargeBody, requests.charge_request, service.charge, messages.charge_reply
+        ),
+        "/v1/leases": route(
+            bodies.AcquireBody, requests.acquire_request, service.decide_acquire,
+            messages.acquire_reply, at_once.acquire if leases else None,
         ),
     }  # fmt: skip
+    if service.is_local:
+        return found
+    return {path: one._replace(act_at_once=None) for path, one in found.items()}
 
 
 def lease_changes(service: Service) -> dict[str, tuple[Callable[[bytes], Any], Any]]:
     """What can be done to a lease, by the last word of the path: how its body is read, and the
     deed."""
-    read = messages.body_reader(bodies.ChangeOrNothingBody, lambda body: body)
+    read = messages.body_reader(bodies.ChangeOrNothingBody)
     return {
-        "adjust": (messages.body_reader(bodies.ChangeBody, lambda body: body), service.adjust),
+        "adjust": (messages.body_reader(bodies.ChangeBody), service.adjust),
         "settle": (read, service.settle),
         "release": (read, service.release),
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from headgate.service.http.messages import WHOLE_BODY, Fields, RawResponse
+from headgate.service.http.messages import HEAD, WHOLE_BODY, Fields, Head, RawResponse
 
 if TYPE_CHECKING:
     from headgate.service.http.asgi import Rest
@@ -24,37 +24,56 @@ if TYPE_CHECKING:
 Answer = Coroutine[Any, Any, RawResponse | None]
 
 
-class Express:
-    """One request. The server knows it as a cycle, so it has the attributes of one."""
-
-    response_started = False  # it is written in one go
-    __slots__ = ("_protocol", "body", "disconnected", "keep_alive", "message_event", "more_body",
-                 "response_complete", "started")  # fmt: skip
-
-    def __init__(self, protocol: Any, keep_alive: bool) -> None:
-        self._protocol = protocol
-        self.keep_alive = keep_alive
-        self.body = bytearray()
-        self.more_body = True
-        self.disconnected = False
-        self.response_complete = False
-        self.started = False
-        self.message_event = self  # nobody waits at it
+class _Nobody:
+    """Waits at no event: what a request does not wait for need not be told to it."""
 
     def set(self) -> None:
         """Something came, or the client left; whoever must know looks for itself."""
 
+
+class Express:
+    """One request. The server knows it as a cycle, so it has the attributes of one."""
+
+    response_started = False  # it is written in one go
+    more_body = True
+    disconnected = False
+    response_complete = False
+    started = False
+    message_event = _Nobody()
+
+    def __init__(self, protocol: Any, path: str, head: Head, keep_alive: bool) -> None:
+        """`head` are the header fields of the protocol by name."""
+        self._protocol = protocol
+        self._path = path
+        self._head = head
+        self.keep_alive = keep_alive
+        self.pieces: list[bytes] = []  # of the body
+
     async def receive(self) -> dict[str, Any]:
         if self.disconnected:
             return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": bytes(self.body), "more_body": False}
+        return {"type": "http.request", "body": b"".join(self.pieces), "more_body": False}
 
-    def start(self, lane: Rest, scope: Any) -> None:
+    def start(self, lane: Rest) -> None:
         """The request is there; its answer is written now or by a task."""
         self.started = True
-        scope[WHOLE_BODY] = bytes(self.body)
+        protocol = self._protocol
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": self._path,
+            "headers": protocol.headers,
+            HEAD: self._head,
+            "client": protocol.client,
+            "extensions": protocol.extensions,
+            WHOLE_BODY: b"".join(self.pieces),
+        }
         if not lane.at_once:
             self._in_task(lane.timed_answer(scope, self.receive))
+            return
+        whole = lane.answer_at_once(scope)
+        if whole is not None:
+            self._write(whole)
             return
         answer = lane.answer(scope, self.receive)
         try:
@@ -79,11 +98,10 @@ class Express:
         if whole is None or self.disconnected:
             return
         status, content, fields = whole
-        lines = _usual_lines(protocol.server_state.default_headers)
-        lines += fields if isinstance(fields, bytes) else header_lines(fields)
-        if not self.keep_alive:
-            lines += b"connection: close\r\n"
-        protocol.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], lines, content))
+        lines = fields if type(fields) is bytes else header_lines(fields)  # type: ignore[arg-type]
+        usual = _usual_lines(protocol.server_state.default_headers)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        protocol.transport.write(b"".join((STATUS_LINE[status], usual, lines, end, content)))
         if not self.keep_alive:
             protocol.transport.close()
         protocol.on_response_complete()

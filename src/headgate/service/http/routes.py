@@ -240,7 +240,7 @@ async def cold_reply(program: Program, scope: Any, receive: Any) -> messages.Rep
             messages.encode_content(_document(program.service.settings.amount_max)),
             messages.NO_HEADERS,
         )
-    head = messages.head_of(scope["headers"])
+    head = messages.head_of(scope)
     is_open = endpoint.path == "/metrics" and program.options.open_metrics
     caller = DEV_CALLER
     if endpoint.needs is not None and not is_open:

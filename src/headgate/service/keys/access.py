@@ -272,6 +272,22 @@ class Authenticator:
         """Who sent a request, whatever they may do. A key that was sent decides alone, also when it
         is wrong. `sans` are the names in a client certificate that TLS has verified; `local` says
         that the peer is on this machine."""
+        found = self.recognise(key_text, sans=sans, local=local)
+        if found is not None:
+            return found
+        shown = parse_presented(key_text or "")
+        assert shown is not None and self.store is not None  # noqa: PT018  # else it was told above
+        try:
+            return _verify(shown, await self._fetch(self.store, shown.id, self._clock()))
+        except HeadgateError as error:  # whatever it is, nobody was recognised
+            denied = isinstance(error, StoreDenied)
+            reason = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE
+            return Refusal(reason, trouble=error)
+
+    def recognise(
+        self, key_text: str | None, *, sans: Sequence[str] = (), local: bool = False
+    ) -> ApiCaller | Refusal | None:
+        """The same without waiting; None where a key must be looked up."""
         if self.store is None:
             return DEV_CALLER if local else Refusal(DenyReason.NO_KEY)
         if key_text is None and sans:
@@ -284,12 +300,7 @@ class Authenticator:
         now_ms = self._clock()
         entry = self._known.get(shown.id, now_ms)
         if entry is None and self._unknown.get(shown.id, now_ms) is None:
-            try:
-                entry = await self._fetch(self.store, shown.id, now_ms)
-            except HeadgateError as error:  # whatever it is, nobody was recognised
-                denied = isinstance(error, StoreDenied)
-                reason = DenyReason.DENIED if denied else DenyReason.UNAVAILABLE
-                return Refusal(reason, trouble=error)
+            return None
         return _verify(shown, entry)
 
     def forget(self, key_id: str) -> None:

@@ -55,6 +55,16 @@ class Leases:
             raise
         return lease.answer()
 
+    def is_at_once(self) -> bool:
+        """Whether another lease can be kept without waiting, and none has to be ended first."""
+        return self.store.has_room_at_once(self._clock())
+
+    def open_at_once(self, namespace: str, book: LeaseAccount, expires_ms: int) -> LeaseResult:
+        """An id for what was taken, where `is_at_once` said so."""
+        lease = WireLease(namespace, book, expires_ms)
+        self.store.keep(lease)
+        return lease.answer()
+
     async def ensure_capacity(self) -> None:
         """Makes sure that another lease can be kept, before anything is taken for it."""
         await self.sweep()

@@ -71,6 +71,7 @@ class WriteAheadCredits(Layer):
 BUSY_MS = 5000  # a process that died while it changed a lease blocks it for this long
 UNREADABLE_MS = 60_000  # a lease that cannot be read is dropped so long after its end
 LOOKS = 16  # at leases that cannot be ended now, before those behind them
+QUIET_MS = 250  # the store that had no lease to end is not asked again for so long
 FIRST = 1  # the version that expiring records give what is new
 SEPARATOR = "~"  # in ids, between the namespace and the lease; in neither of them
 
@@ -103,8 +104,16 @@ class MemoryLeases:
         self._leases: dict[str, WireLease] = {}
         self._ends: list[tuple[int, str]] = []
 
+    def has_room_at_once(self, now_ms: int) -> bool:
+        """Whether a new lease can be kept without waiting, and the time of none is over."""
+        return not self.is_full and not (self._ends and self._ends[0][0] <= now_ms)
+
     async def put(self, lease: WireLease) -> None:
         """Keeps a new or changed lease; ServiceError TOO_MANY_LEASES where there is no room."""
+        self.keep(lease)
+
+    def keep(self, lease: WireLease) -> None:
+        """The same without waiting, where a lease is kept in this process."""
         lease.busy_until_ms = 0
         if lease.id in self._leases:
             return
@@ -162,6 +171,10 @@ class StoredLeases(MemoryLeases):
         self._namespaces = namespaces
         self._clock = clock
         self._own: dict[str, int] = {}  # ends of leases that this process opened
+        self._quiet_until_ms = 0
+
+    def has_room_at_once(self, now_ms: int) -> bool:
+        return False  # the store is asked to keep it
 
     async def put(self, lease: WireLease) -> None:
         if lease.book.degraded:
@@ -205,8 +218,14 @@ class StoredLeases(MemoryLeases):
         await self._write(lease)
 
     async def due(self, now_ms: int, most: int) -> list[WireLease]:
-        """Takes it out of the store by a step that only one process can take."""
+        """Takes it out of the store by a step that only one process can take.
+
+        Each verb of leases asks this first, so every acquire would read the store twice. A lease
+        whose time is over is held by nobody any more; what it took may go back a moment later.
+        """
         found = await super().due(now_ms, most)
+        if 0 < self._quiet_until_ms - now_ms <= QUIET_MS:
+            return found
         for namespace in list(self._namespaces):
             if len(found) >= most:
                 break
@@ -218,6 +237,8 @@ class StoredLeases(MemoryLeases):
                     found.append(lease)
                 if len(found) >= most:
                     break
+        if self._namespaces and not found:
+            self._quiet_until_ms = now_ms + QUIET_MS
         return found
 
     async def _take_expired(

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from headgate.service.decide.problems import Code, ServiceError
 from headgate.service.http.asgi import Rest
 from headgate.service.http.express import Express, header_lines
-from headgate.service.http.messages import PROBLEM_JSON, SANS, problem_reply
+from headgate.service.http.messages import PROBLEM_JSON, SANS, Head, problem_reply
 from headgate.service.keys.access import sans_of
 
 HEAD_BYTES_MAX = 32_768  # trailers count as head
@@ -65,7 +65,6 @@ class BoundedProtocol(HttpToolsProtocol):
     flow: BoundedFlow
     _part = HEAD
     _part_bytes = 0  # of the head or the trailers, or of what nobody wants any more
-    _hosts = 0
     _unread = b""  # bytes that were read; those from `_at` on are not parsed yet
     _at = 0
     _parsing = False
@@ -74,7 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _due_s: float | None = None  # when the client must have done what it is waited for
     _timer: Any = None
     _timer_s = 0.0
-    _extensions: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None  # of the scope of each request
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -85,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
-            self._extensions = {SANS: sans_of(tls.getpeercert())}
+            self.extensions = {SANS: sans_of(tls.getpeercert())}
         self._expect_within(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -218,38 +217,46 @@ class BoundedProtocol(HttpToolsProtocol):
     # What the parser finds
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._hosts = 0
-        if self._extensions is not None:
-            self.scope["extensions"] = self._extensions
+        # The scope is made once the head is there: the express lane has a smaller one of its own.
+        self.url, self.headers, self.expect_100_continue = b"", [], False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part is not HEAD:
-            return  # a trailer: it was not there when the request was judged by its head
-        name = name.lower()
-        if name == b"host":
-            self._hosts += 1
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        # A trailer was not there when the request was judged by its head.
+        if self._part is HEAD:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._judge_head()
+        head = dict(self.headers)
+        self._judge_head(head)
+        if b"expect" in head:
+            expected = [value.lower() for name, value in self.headers if name == b"expect"]
+            self.expect_100_continue = b"100-continue" in expected
         self._part, self._part_bytes = BODY, 0
         if not self.flow.write_paused:
             self._due_s = None
         path = self.paths.get(self.url)
-        if path is not None and self._is_clear():
-            self.scope["method"], self.scope["path"] = "POST", path
-            self.cycle = Express(self, self.parser.should_keep_alive())  # type: ignore[assignment]
-            return
-        super().on_headers_complete()
+        if path is not None:
+            keep_alive = self.parser.should_keep_alive()
+            if self._is_clear(keep_alive=keep_alive and b"connection" not in head):
+                self.cycle = Express(self, path, head, keep_alive)  # type: ignore[assignment]
+                return
+        self._start_usual_cycle()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser reads nothing behind such a request
 
-    def _judge_head(self) -> None:
+    def _start_usual_cycle(self) -> None:
+        """What uvicorn does at the beginning of a message, and at the end of its head."""
+        read = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = read
+        self.scope["headers"] = self.headers
+        if self.extensions is not None:
+            self.scope["extensions"] = self.extensions
+        super().on_headers_complete()
+
+    def _judge_head(self, head: Head) -> None:
         """Raises where a request must be refused; the parser passes that on to its feeder."""
-        if not self._hosts and self.parser.get_http_version() == "1.1":
+        if b"host" not in head and self.parser.get_http_version() == "1.1":
             self._refusal = Code.HOST_MISSING
             raise ValueError("no host")
         # A head that began in the middle of a slice was not counted as it came.
@@ -265,27 +272,35 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._part is TRAILERS:
             self._part, self._part_bytes = BODY, 0
-        super().on_body(body)
+        cycle: Any = self.cycle
+        if type(cycle) is Express:  # not paused for a large one: it comes whole, or gives way
+            cycle.pieces.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._part, self._part_bytes = HEAD, 0
         cycle: Any = self.cycle
         if type(cycle) is Express and not cycle.started and self.lane is not None:
-            cycle.start(self.lane, self.scope)
+            cycle.start(self.lane)
             return
         super().on_message_complete()
         if cycle.response_complete:
             self._expect_within(self.timeout_keep_alive)
 
-    def _is_clear(self) -> bool:
-        """Whether nothing is out of the ordinary with the request and its connection."""
+    def _is_clear(self, *, keep_alive: bool) -> bool:
+        """Whether nothing is out of the ordinary with the request and its connection. `keep_alive`:
+        the connection stays open, and no field says so; only in HTTP/1.1 is that so, and only with
+        such a field does a request ask for an upgrade."""
         before = self.cycle
         return (
             self.parser.get_method() == b"POST"
             and (before is None or before.response_complete)
             and not (self.expect_100_continue or self.pipeline or self.flow.write_paused)
-            and self.parser.get_http_version() == "1.1"
-            and not self.parser.should_upgrade()
+            and (
+                keep_alive
+                or (self.parser.get_http_version() == "1.1" and not self.parser.should_upgrade())
+            )
         )
 
     def _use_usual_cycle(self, express: Express) -> None:
@@ -293,10 +308,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._part is REFUSED or self.transport.is_closing():
             return
         self.cycle = None  # type: ignore[assignment]
-        HttpToolsProtocol.on_headers_complete(self)
-        if express.body:
-            self.cycle.body += express.body
-            self.cycle.message_event.set()
+        self._start_usual_cycle()
+        for piece in express.pieces:
+            super().on_body(piece)
 
     def _unsupported_upgrade_warning(self) -> None:
         """uvicorn advises to install a package; here an upgrade is never wanted."""
@@ -314,7 +328,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif not self.flow.write_paused:
             # One that is answered before its end has as long for the rest as for a head.
             self._expect_within(self.timeout_keep_alive if self._part is HEAD else HEAD_S)
-        self._continue()
+        if not self._parsing:
+            self._continue()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn where the parser finds no HTTP, or `_judge_head` a request no good."""

@@ -362,16 +362,12 @@ class UsageBuffer:
                     count[1] += events if demand.is_cascaded else 0
                     add_counters(cascaded, dict(demand.cascades()))
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.held) >= HOURS_MAX
-
     async def shed(self, count: int) -> None:
         """Makes room for so many more where much is held: the oldest goes to history.
 
         Before a decision, not after it: what was taken must be reported whatever comes of this.
         """
-        if not self.is_full:
+        if len(self.held) < HOURS_MAX:
             return
         oldest = list(itertools.islice(self.held, count))
         try:

@@ -20,7 +20,7 @@ from headgate.core.store import (
 )
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
-from headgate.stores.dynamodb.ledger import UsageBuffer
+from headgate.stores.dynamodb.ledger import HOURS_MAX, UsageBuffer
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
@@ -79,7 +79,7 @@ class DynamoStore:
         self._adjuster = Adjuster(table.name, cache)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and self._usage.is_full:
+        if self._usage is not None and len(self._usage.held) >= HOURS_MAX:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:

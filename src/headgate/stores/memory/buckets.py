@@ -102,7 +102,8 @@ class MemoryStore:
                 if is_unmoved:
                     return Verdict(True, demands, (after,), now_ms, (record,))
         with self._lock:
-            return self._consume_all(demands, now_ms)
+            verdict = self._consume_kept(demands, now_ms)
+            return self._consume_all(demands, now_ms) if verdict is None else verdict
 
     async def consume_each(
         self, groups: Sequence[Sequence[Demand]], now_ms: int | None
@@ -117,6 +118,33 @@ class MemoryStore:
                 except HeadgateError as error:
                     found.append(error)
         return found
+
+    def _consume_kept(self, demands: Sequence[Demand], now_ms: int) -> Verdict | None:
+        """What `_consume_all` says of buckets that are all there, in this hour and under the terms
+        they are asked by, which leaves nothing to be worked out but their levels: three of them
+        take 3.1 us so and 4.8 the other way. None where some bucket is not like that."""
+        buckets, hour = self._buckets, now_ms // HOUR_MS
+        found: list[Record] = []
+        changed: dict[str, Record] = {}
+        allowed = True
+        for demand in demands:
+            text = demand.key.text
+            record = buckets.get(text)
+            if record is None or record[HOUR] != hour or record[TERMS].core is not demand.terms:
+                return None
+            found.append(record)
+            if allowed:
+                taken = take(record, demand, now_ms)
+                if taken is None:
+                    allowed = False
+                else:
+                    changed[text] = taken
+        if not allowed:
+            return Verdict(False, demands, found, now_ms)
+        if [*map(buckets.get, changed)] != found:  # see _has_moved
+            return None
+        buckets.update(changed)
+        return Verdict(True, demands, [*changed.values()], now_ms, found)
 
     def _consume_all(self, demands: Sequence[Demand], now_ms: int) -> Verdict:
         while True:
