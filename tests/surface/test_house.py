@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3229,
     "cli": 4121,
     "client": 1786,
-    "core": 5089,
+    "core": 5091,
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,

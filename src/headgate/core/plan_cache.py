@@ -28,15 +28,7 @@ from headgate.core.errors import (
     StoreTrouble,
     ValidationError,
 )
-from headgate.core.levels import (
-    CommonLevels,
-    Defaults,
-    EntityConfig,
-    Lookup,
-    Mode,
-    is_bypassed,
-    resolve,
-)
+from headgate.core.levels import CommonLevels, Defaults, EntityConfig, Lookup, Mode, resolve
 from headgate.core.limits import (
     DEFAULT_NAMESPACE,
     Limit,
@@ -127,7 +119,7 @@ class Configs:
         self._known_until_ms = 0
         self._seen: ConfirmedVersion | None = None
         self._single_read = SingleRead(pace)
-        self._invalidations = 0
+        self._last_change = object()  # of what this process changed itself
         self._terms: dict[Terms, Terms] = {}
         self._shared_plans = SharedPlans()
         self._namespace_id: str | None = None
@@ -279,7 +271,7 @@ class Configs:
 
     async def _serve_or_read(self, key: LookupKey, now_ms: int) -> CachedLookup:
         """What is known, if the version it is of was confirmed; else it is read."""
-        seen = self._seen
+        begun, seen = self._last_change, self._seen
         if seen is None or now_ms >= seen.until_ms:
             return await self._read(key)
         stale = self.cache.stale(key)
@@ -289,10 +281,11 @@ class Configs:
         # made anew, since callers take one as a sign that the entity was let in a moment ago.
         confirmed = CachedLookup(stale.lookup, stale.at_ms)
         self.cache.put(key, confirmed, seen.at_ms)
+        self._drop_if_changed(begun, key)
         return confirmed
 
     async def _read_version(self) -> None:
-        at_ms, invalidations = self.clock(), self._invalidations
+        at_ms, begun = self.clock(), self._last_change
 
         async def read() -> int:
             return await self.catalog.version(await self.namespace_id())
@@ -302,8 +295,9 @@ class Configs:
         except NamespaceNotFoundError:  # a lookup finds out where it is now
             self.invalidate(namespace=True)
             return
-        if invalidations == self._invalidations:
+        if self._is_current(begun):
             self._confirm(version, at_ms)
+            self._drop_if_changed(begun)
 
     async def _read(self, key: LookupKey, seen: ConfirmedVersion | None = None) -> CachedLookup:
         """Looks up all of it, or what the confirmed version does not bring along.
@@ -312,7 +306,7 @@ class Configs:
         purged) may be there under another: its name is looked up once more.
         """
         known = None if seen is None else seen.levels.get(key[1])
-        remembered, invalidations, at_ms = self._namespace_id, self._invalidations, self.clock()
+        remembered, begun, at_ms = self._namespace_id, self._last_change, self.clock()
 
         async def read() -> Lookup:
             return await self.catalog.lookup(await self.namespace_id(), *key, known)
@@ -325,13 +319,24 @@ class Configs:
             self.invalidate(namespace=True)
             return await self._read(key)
         cached_lookup = CachedLookup(lookup, at_ms)
-        if invalidations == self._invalidations:  # else it may be older than what was changed here
+        if self._is_current(begun):  # else it may be older than what was changed here
             if seen is not None and known is not None and lookup.version == known.version:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
             else:
                 self._confirm(lookup.version, at_ms, lookup.lineage[0], key[1])
             self.cache.put(key, cached_lookup, at_ms)
+            self._drop_if_changed(begun, key)
         return cached_lookup
+
+    def _is_current(self, begun: object) -> bool:
+        return begun is self._last_change
+
+    def _drop_if_changed(self, begun: object, key: LookupKey | None = None) -> None:
+        """Another thread may have changed something after the last look, before this was kept; one
+        that does so from now on drops it itself."""
+        if not self._is_current(begun):
+            self._seen = None
+            self.cache.drop(key)
 
     async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
         return await (read() if self.guard is None else self.guard(read))
@@ -369,7 +374,7 @@ class Configs:
 
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
-        self._invalidations += 1
+        self._last_change = object()
         self._seen = None
         self.cache.invalidate()
         if namespace:
@@ -464,7 +469,7 @@ def make_plan(
     own, disabled = resolutions[0], [one for one in resolutions if one.mode is Mode.DISABLED]
     if disabled and not charged:
         raise DisabledError(*disabled[0].mode_source.split(" ", 1))
-    bypass = is_bypassed(lookup.lineage[0]) or (bool(disabled) and not own.given and not override)
+    bypass = own.bypass or (bool(disabled) and not own.given and not override)
     slots = []
     for place, (standing, resolution) in enumerate(zip(lookup.lineage, resolutions, strict=True)):
         key = BucketKey(namespace, standing.entity_id, resource)
