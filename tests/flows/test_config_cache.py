@@ -20,6 +20,7 @@ from headgate.core.errors import (
     Unreachable,
 )
 from headgate.core.levels import Level, StoredLevel
+from headgate.core.plan import Cache
 from headgate.core.plan_cache import AWAY_MS, ERA_MS, Configs
 from headgate.core.runtime import run
 from headgate.stores.memory import open_memory
@@ -401,6 +402,30 @@ async def test_what_was_read_before_a_change_of_this_process_is_not_kept() -> No
     catalog.take()
     await configs.cached_lookup("e1", "api", clock())
     assert catalog.take() == {"lookup": 1}
+
+
+@pytest.mark.parametrize("owner", [Cache, Configs])
+async def test_what_another_thread_changes_while_something_is_kept_is_not_kept(
+    owner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the look at whether something was changed: the limits of before were served for another
+    TTL by the very process that had changed them."""
+    configs, catalog, clock = configs_of()
+    known(configs, catalog, clock, 2)
+    verb = "put" if owner is Cache else "_confirm"
+    real = getattr(owner, verb)
+
+    def late(self: Any, *args: Any) -> None:
+        configs.invalidate()
+        real(self, *args)
+
+    for entity_id in ("e1", "new", "e0"):  # confirmed, new, and read again
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, verb, late)
+            await configs.cached_lookup(entity_id, "api", clock())
+        assert configs.cache.stats().size == 0
+        assert configs._seen is None
+        known(configs, catalog, clock, 1)
 
 
 async def test_an_answer_that_comes_late_confirms_nothing_newer() -> None:

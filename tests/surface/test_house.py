@@ -40,7 +40,7 @@ BUDGETS = {
     "aws": 3234,
     "cli": 4434,
     "client": 1800,
-    "core": 5935,
+    "core": 5946,
     "declare": 825,
     "integrations": 2292,
     "layers": 1389,

@@ -193,6 +193,7 @@ class Resolution:
     on_unavailable: OnUnavailable | None
     mode: Mode
     mode_source: str
+    bypass: bool = False  # whether a switch lets it pass, also where another one disables it
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -346,7 +347,8 @@ def resolve(standing: EntityConfig, resource: str, defaults: Defaults = NO_DEFAU
                 found[limit.name] = (limit, level, giver, version)
     given = tuple(SourcedLimit(*one, overrides.get(name, ())) for name, one in found.items())
     rule = standing.system.on_unavailable if standing.system else None
-    return Resolution(given, rule, *_mode(standing, resource))
+    bypass = Mode.BYPASS in _switches(standing)
+    return Resolution(given, rule, *_mode(standing, resource), bypass)
 
 
 def _ladder(
@@ -385,11 +387,6 @@ def _mode(standing: EntityConfig, resource: str) -> tuple[Mode, str]:
             if mode is wanted:
                 return mode, source
     return Mode.NORMAL, ""
-
-
-def is_bypassed(standing: EntityConfig) -> bool:
-    """Whether a switch lets the entity pass, also where another one disables it."""
-    return Mode.BYPASS in _switches(standing)
 
 
 def _switches(standing: EntityConfig) -> tuple[Mode, Mode]:

@@ -35,7 +35,6 @@ from headgate.core.levels import (
     Lookup,
     Mode,
     Plan,
-    is_bypassed,
     resolve,
 )
 from headgate.core.limits import (
@@ -153,7 +152,7 @@ class Configs:
         self._known_until_ms = 0
         self._seen: ConfirmedVersion | None = None
         self._single_read = SingleRead(pace)
-        self._invalidations = 0
+        self._last_change = object()  # of what this process changed itself
         self.revision = 0  # moves on when anything that was told fresh is not any more
         self._terms: dict[Terms, Terms] = {}
         self._shared_plans = SharedRequestPlans()
@@ -181,9 +180,10 @@ class Configs:
         self, entity_id: str, resource: str, variant: Variant, now_ms: int
     ) -> tuple[int, int, RequestPlan] | None:
         """The same, to be kept: good for this `revision`, and until that time."""
+        revision = self.revision  # before the look: what changes meanwhile makes it worthless
         plan = self.cached_plan(entity_id, resource, variant, now_ms)
         until_ms = 0 if plan is None else self.cache.until_ms((entity_id, resource))
-        return None if plan is None else (self.revision, until_ms, plan)
+        return None if plan is None else (revision, until_ms, plan)
 
     async def plan(
         self,
@@ -314,7 +314,7 @@ class Configs:
 
     async def _serve_or_read(self, key: LookupKey, now_ms: int) -> CachedLookup:
         """What is known, if the version it is of was confirmed; else it is read."""
-        seen = self._seen
+        begun, seen = self._last_change, self._seen
         if seen is None or now_ms >= seen.until_ms:
             return await self._read(key)
         stale = self.cache.stale(key)
@@ -324,10 +324,11 @@ class Configs:
         # made anew, since callers take one as a sign that the entity was let in a moment ago.
         confirmed = CachedLookup(stale.lookup, stale.at_ms)
         self.cache.put(key, confirmed, seen.at_ms)
+        self._drop_if_changed(begun, key)
         return confirmed
 
     async def _read_version(self) -> None:
-        at_ms, invalidations = self.clock(), self._invalidations
+        at_ms, begun = self.clock(), self._last_change
 
         async def read() -> int:
             return await self.catalog.version(await self.namespace_id())
@@ -337,8 +338,9 @@ class Configs:
         except NamespaceNotFoundError:  # a lookup finds out where it is now
             self.invalidate(namespace=True)
             return
-        if invalidations == self._invalidations:
+        if self._is_current(begun):
             self._confirm(version, at_ms)
+            self._drop_if_changed(begun)
 
     async def _read(self, key: LookupKey, seen: ConfirmedVersion | None = None) -> CachedLookup:
         """Looks up all of it, or what the confirmed version does not bring along.
@@ -346,7 +348,7 @@ class Configs:
         A namespace that is gone under the id it had (a store that lost everything, or it was
         purged) may be there under another: its name is looked up once more.
         """
-        remembered, invalidations, at_ms = self._namespace_id, self._invalidations, self.clock()
+        remembered, begun, at_ms = self._namespace_id, self._last_change, self.clock()
         known = None if seen is None else seen.known(key[1], at_ms)
 
         async def read() -> Lookup:
@@ -360,7 +362,7 @@ class Configs:
             self.invalidate(namespace=True)
             return await self._read(key)
         cached_lookup = CachedLookup(lookup, at_ms)
-        if invalidations == self._invalidations:  # else it may be older than what was changed here
+        if self._is_current(begun):  # else it may be older than what was changed here
             whole = known is not None and known.is_whole and lookup.version == known.version
             if seen is not None and whole:
                 at_ms = seen.at_ms  # the levels that were known are as old as that
@@ -371,7 +373,19 @@ class Configs:
             if seen is not None and seen.version == lookup.version:
                 seen.note_plans(lookup)
             self.cache.put(key, cached_lookup, at_ms)
+            self._drop_if_changed(begun, key)
         return cached_lookup
+
+    def _is_current(self, begun: object) -> bool:
+        return begun is self._last_change
+
+    def _drop_if_changed(self, begun: object, key: LookupKey | None = None) -> None:
+        """Another thread may have changed something after the last look, before this was kept; one
+        that does so from now on drops it itself."""
+        if not self._is_current(begun):
+            self._seen = None
+            self.revision += 1
+            self.cache.drop(key)
 
     async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
         return await (read() if self.guard is None else self.guard(read))
@@ -406,7 +420,7 @@ class Configs:
 
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
-        self._invalidations += 1
+        self._last_change = object()
         self.revision += 1
         self._seen = None
         self.cache.invalidate()
@@ -448,7 +462,7 @@ def make_request_plan(
     own, disabled = resolutions[0], [one for one in resolutions if one.mode is Mode.DISABLED]
     if disabled and not charged:
         raise DisabledError(*disabled[0].mode_source.split(" ", 1))
-    bypass = is_bypassed(lookup.lineage[0]) or (bool(disabled) and not own.given and not override)
+    bypass = own.bypass or (bool(disabled) and not own.given and not override)
     slots = []
     for place, (standing, resolution) in enumerate(zip(lookup.lineage, resolutions, strict=True)):
         key = BucketKey(namespace, standing.entity_id, resource)
