@@ -48,7 +48,7 @@ MUTANTS = [
           "latest_ms = max(latest_ms, full_ms)", "pass",
           "tests/core/test_record.py::test_full_at_is_when_every_limit_is_full_and_no_earlier"),
     fault("quota: the window that was looked at last is taken for every one", "Resets.resets_between",
-          "if not start_ms <= now_ms < end_ms:", "if not now_ms < end_ms:",
+          "if not start_ms <= now_ms < end_ms:", "if start_ms == end_ms:",
           "tests/core/test_resets.py::test_every_question_is_answered_as_by_walking_through_time"),
     fault("quota: a clock that is behind undoes a reset", "SessionResets.resets_between",
           "max(0, now_ms - epoch_ms)", "(now_ms - epoch_ms)",

@@ -89,6 +89,44 @@ def test_quotas_are_declared_compared_and_moved(tmp_path: Path) -> None:
     assert told("-u", other, "resource", "get-defaults", "gpt-4")["limits"] == kept
 
 
+PLANS = """\
+plans:
+  pro:
+    limits:
+      _default_: {month: {capacity: 1000, every: month, tz: Europe/Berlin}}
+      gpt-4: {half: "500/cron 0 0 1,15 * * UTC"}
+entities: {key-1: {plan: pro}}
+"""
+
+
+def test_a_plan_holds_quotas_set_declared_and_moved(tmp_path: Path) -> None:
+    words = "month:1000/calendar month Europe/Berlin"
+    assert next_month() in shown("plan", "set", "pro", words)
+    pro = told("plan", "get", "pro")
+    assert pro["limits"] == [MONTH]
+    assert "month: 1000/calendar month Europe/Berlin" in shown("plan", "list")
+    file = tmp_path / "plans.yaml"
+    file.write_text(PLANS)
+    planned = shown("limits", "plan", "-f", str(file))
+    assert "+ half: 500/cron 0 0 1,15 * * UTC" in planned
+    assert "month" not in planned, "that quota is stored already"
+    shown("limits", "apply", "-f", str(file), "--yes")
+    assert told("limits", "diff", "-f", str(file))["differ"] is False
+    pro = told("plan", "get", "pro")
+    assert [one["cron"] for one in pro["resources"]["gpt-4"]] == ["0 0 1,15 * *"]
+    why = told("explain", *ON)
+    assert [one["level"] for one in why["limits"]] == ["plan_resource", "plan"]
+    assert next_month() in shown("explain", *ON)
+    shown("check", *ON, "month=1000", "--take")
+    assert next_month() in invoke("check", *ON, "month=1").out
+    moved = tmp_path / "moved.jsonl"
+    shown("export", "-o", str(moved))
+    other = f"sqlite:///{tmp_path}/other.db"
+    shown("-u", other, "import", str(moved))
+    kept = told("-u", other, "plan", "get", "pro")
+    assert (kept["limits"], kept["resources"]) == (pro["limits"], pro["resources"])
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -115,3 +153,5 @@ def test_a_service_tells_the_same(tmp_path: Path) -> None:
         reset = f"2023-12-01 00:00 {BERLIN}"  # the clock of that service stands still
         assert reset in shown(*at, "entity", "show", "key-1")
         assert next_month() in shown(*at, "explain", *ON)
+        assert next_month() in shown(*at, "plan", "set", "pro", words)
+        assert told(*at, "plan", "get", "pro")["limits"] == [MONTH]

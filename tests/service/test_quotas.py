@@ -121,6 +121,27 @@ def test_stored_limits_take_and_tell_the_schedule(world: World, said: Any, reset
     assert why["reset_at"] == (None if "reset_after" in resets else bucket["reset_at"])
 
 
+@pytest.mark.parametrize(("said", "resets"), LIMITS)
+def test_a_plan_takes_and_tells_the_schedule(world: World, said: Any, resets: Any) -> None:
+    """For every resource and for one; who is on the plan has the quota, and explain says whose."""
+    told = {"name": "q", "capacity": 9, "soft": False, **resets}
+    assert ask(world, "PUT", f"{NS}/plans/pro", {"limits": [said]}).json["limits"] == [told]
+    of_one = f"{NS}/plans/pro/limits/llm"
+    assert ask(world, "PUT", of_one, {"limits": [told]}).json == {"limits": [told]}
+    stored = ask(world, "GET", f"{NS}/plans/pro").json
+    assert (stored["limits"], stored["resources"]) == ([told], {"llm": [told]})
+    event = ask(world, "GET", f"{NS}/audit", query="entity_id=%24PLAN:pro").json["items"][0]
+    assert event["details"]["after"]["resources"] == {"llm": [told]}
+    ask(world, "POST", f"{NS}/entities", {"id": "a", "plan": "pro"})
+    for resource, level in (("llm", "plan_resource"), ("other", "plan")):
+        body = {"entity": "a", "resource": resource, "amounts": {"q": 5}}
+        assert [ask(world, "POST", PATHS["take"], body).status for _ in "ab"] == [200, 429]
+        why = ask(world, "GET", "/v1/explain", query=f"entity_id=a&resource={resource}").json
+        [given] = why["limits"]
+        assert (why["plan"], given["level"], given["limit"]) == ("pro", level, told)
+        assert (given["reset_at"] is None) is ("reset_after" in resets)
+
+
 def test_the_parts_of_a_quota_do_not_mix_with_a_refill(world: World) -> None:
     for more, told in (
         ({"every": "month", "refill_amount": 1}, "refill_amount that has no meaning for a quota"),

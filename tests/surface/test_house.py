@@ -46,7 +46,7 @@ BUDGETS = {
     "layers": 1389,
     "service": 14132,
     "stores": 15155,
-    "testing": 2490,
+    "testing": 2491,
     "transport": 1858,
 }
 

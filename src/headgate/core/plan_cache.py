@@ -384,8 +384,8 @@ class Configs:
         that does so from now on drops it itself."""
         if not self._is_current(begun):
             self._seen = None
-            self.revision += 1
             self.cache.drop(key)
+            self.revision += 1
 
     async def _guarded(self, read: Callable[[], Awaitable[Any]]) -> Any:
         return await (read() if self.guard is None else self.guard(read))
@@ -408,12 +408,12 @@ class Configs:
         """A bucket is kept under a newer configuration than these demands were made with: they are
         planned anew, and so is the version confirmed, unless both has happened since."""
         version = max((demand.terms.version for demand in demands), default=0)
-        self.revision += 1
         for demand in demands:
             key = (demand.key.entity_id, demand.key.resource)
             cached_lookup = self.cache.stale(key)
             if cached_lookup is not None and cached_lookup.lookup.version <= version:
                 self.cache.drop(key)
+        self.revision += 1
         seen = self._seen
         if seen is not None and seen.version <= version:
             self._seen = seen._replace(at_ms=self.clock(), until_ms=0)
@@ -421,9 +421,9 @@ class Configs:
     def invalidate(self, *, namespace: bool = False) -> None:
         """What was looked up is read again; with `namespace`, also which id the name has."""
         self._last_change = object()
-        self.revision += 1
         self._seen = None
         self.cache.invalidate()
+        self.revision += 1
         if namespace:
             self._namespace_id = None
 

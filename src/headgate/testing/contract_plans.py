@@ -20,6 +20,7 @@ from headgate.testing.contract import Arena, catch, every_page
 from headgate.testing.contract_catalog import RPM, TPM
 
 HOURLY = Limit.per_hour("rph", 50)
+MONTH = Limit.quota("month", 900, every="month", tz="Europe/Berlin")
 
 
 async def _set(
@@ -39,14 +40,14 @@ async def plans_are_kept_as_they_were_set(arena: Arena) -> None:
     catalog, ns = arena.backend.catalog, arena.namespace
     assert await catalog.get_plan(ns, "pro") is None
     largest = Limit.custom("b_cp", 10**12, 10**12 - 1, 3600, soft=True)
-    first = await _set(arena, "pro", RPM, largest)
+    first = await _set(arena, "pro", RPM, largest, MONTH)
     assert first == await catalog.get_plan(ns, "pro")
-    assert (first.limits, first.resources) == ((RPM, largest), {})
+    assert (first.limits, first.resources) == ((RPM, largest, MONTH), {})
     await _set(arena, "pro", TPM, resource="gpt-4")
     await _set(arena, "pro", HOURLY, RPM, resource="a/b:c")
     both = await _set(arena, "pro", TPM, resource="a/b:c")
     assert both.resources == {"gpt-4": (TPM,), "a/b:c": (TPM,)}
-    assert both.limits == (RPM, largest)
+    assert both.limits == (RPM, largest, MONTH)
     assert both.version == (await catalog.lookup(ns, "e", "r")).version
     left = await _set(arena, "pro", resource="gpt-4")
     assert left.resources == {"a/b:c": (TPM,)}

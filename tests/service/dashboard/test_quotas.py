@@ -90,3 +90,23 @@ def test_a_row_makes_a_quota_and_keeps_those_that_are_there(page: Any, place: Pl
     page.get_by_role("button", name="Save").click()
     page.wait_for_selector(".toast:has-text('no time zone')")
     page.troubles.clear()  # of the answer that it is a bad request
+
+
+def test_a_plan_is_given_a_quota_and_listed_with_it(page: Any, place: Place) -> None:
+    page.goto(place.page("limits?level=plan&plan=pro"))
+    page.get_by_role("button", name="Add a limit").click()
+    row = page.locator("tbody tr").filter(has=page.get_by_label("How it comes back")).last
+    row.get_by_label("Name").fill("tokens")
+    row.get_by_label("Capacity").fill("9000")
+    row.get_by_label("How it comes back").select_option("month")
+    row.get_by_label("Time zone").fill(BERLIN)
+    page.get_by_role("button", name="Preview").click()
+    page.wait_for_selector("#preview h3")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_selector(".toast:has-text('Saved')")
+    kept = place.ask("GET", f"{SPACE}/plans/pro")["limits"]
+    quota = {"name": "tokens", "capacity": 9000, "soft": False, "every": "month", "tz": BERLIN}
+    assert kept == [quota]
+    page.goto(place.page("limits"))
+    page.wait_for_selector("#plans td")
+    assert f"tokens 9,000 per calendar month, {BERLIN}" in page.locator("#plans").inner_text()
