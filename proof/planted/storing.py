@@ -26,7 +26,7 @@ MUTANTS = [
     fault("config: a plan for a charge admits who is disabled", "Configs._plan",
           "if plan.is_disabled:", "if False:",
           "tests/service/decide/test_charges.py::test_a_plan_for_a_charge_admits_nobody"),
-    fault("config: who is disabled meanwhile is not charged", "make_plan",
+    fault("config: who is disabled meanwhile is not charged", "make_request_plan",
           "if disabled and not charged:", "if disabled:",
           "tests/service/decide/test_charges.py::test_a_plan_for_a_charge_admits_nobody"),
     fault("dynamodb: what cascades is not counted apart", "count_cascaded",
