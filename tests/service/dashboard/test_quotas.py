@@ -39,6 +39,7 @@ def place() -> Iterator[Place]:
 def test_the_bar_of_a_month_has_the_date_of_its_reset(page: Any, place: Place) -> None:
     page.goto(place.page("entities?id=user:ann"))
     page.wait_for_selector(".bucket .gauge .reset:not([hidden])")
+    page.wait_for_selector(".bucket .gauge .number:not(:empty)")
     month, session, half = page.locator(".bucket .gauge").all()
     assert next_month() in month.locator(".reset").inner_text()
     assert month.locator(".number").inner_text() == "750 / 1,000"
@@ -52,6 +53,7 @@ def test_the_bar_of_a_month_has_the_date_of_its_reset(page: Any, place: Place) -
 def test_live_shows_the_same(page: Any, place: Place) -> None:
     page.goto(place.page("live"))
     page.wait_for_selector(".bucket .gauge .reset:not([hidden])")
+    page.wait_for_selector(".bucket .gauge .number:not(:empty)")
     assert next_month() in page.locator(".bucket .gauge .reset").first.inner_text()
 
 
