@@ -31,7 +31,7 @@ STORY: tuple[tuple[str, set[str]], ...] = (
     ("cfn-template", {"template"}),
     ("lambda-export aggregator.zip", {"path", "bytes", "key"}),
     ("cost --rps 5 --entities 10", {"own_prices", "priced_on", "region", "usd_per_month", "lines",
-                                    "usage_writes_per_1000"}),
+                                    "usage_writes_per_1000", "failed_usd_max"}),
     ("version --store", {"headgate", "python", "extras", "store"}),
     ("system set-defaults rpm:1000/min --on-unavailable block", {"limits", "on_unavailable"}),
     ("system get-defaults", {"limits", "on_unavailable"}),

@@ -45,7 +45,7 @@ BUDGETS = {
     "integrations": 2288,
     "layers": 1389,
     "service": 12933,
-    "stores": 13923,
+    "stores": 13920,
     "testing": 1891,
     "transport": 1858,
 }

@@ -344,6 +344,7 @@ class UsageBuffer:
 
     def __init__(self, add: Add) -> None:
         self._add = add
+        self.hours_max = HOURS_MAX
         self._lock = threading.Lock()
         self.held: dict[tuple[str, int], HeldUsage] = {}
 
@@ -362,16 +363,12 @@ class UsageBuffer:
                     count[1] += events if demand.is_cascaded else 0
                     add_counters(cascaded, dict(demand.cascades()))
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.held) >= HOURS_MAX
-
     async def shed(self, count: int) -> None:
         """Makes room for so many more where much is held: the oldest goes to history.
 
         Before a decision, not after it: what was taken must be reported whatever comes of this.
         """
-        if not self.is_full:
+        if len(self.held) < self.hours_max:
             return
         oldest = list(itertools.islice(self.held, count))
         try:

@@ -79,7 +79,7 @@ class DynamoStore:
         self._adjuster = Adjuster(table.name, cache)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and self._usage.is_full:
+        if self._usage is not None and len(self._usage.held) >= self._usage.hours_max:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
