@@ -344,6 +344,7 @@ class UsageBuffer:
 
     def __init__(self, add: Add) -> None:
         self._add = add
+        self.hours_max = HOURS_MAX
         self._lock = threading.Lock()
         self.held: dict[tuple[str, int], HeldUsage] = {}
 
@@ -367,7 +368,7 @@ class UsageBuffer:
 
         Before a decision, not after it: what was taken must be reported whatever comes of this.
         """
-        if len(self.held) < HOURS_MAX:
+        if len(self.held) < self.hours_max:
             return
         oldest = list(itertools.islice(self.held, count))
         try:

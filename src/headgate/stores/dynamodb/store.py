@@ -20,7 +20,7 @@ from headgate.core.store import (
 )
 from headgate.stores.dynamodb.catalog.items import Item
 from headgate.stores.dynamodb.client.calls import NotApplied, outcome_of, run_flow, run_flows
-from headgate.stores.dynamodb.ledger import HOURS_MAX, UsageBuffer
+from headgate.stores.dynamodb.ledger import UsageBuffer
 from headgate.stores.dynamodb.protocol.adjust import Adjuster, adjust_once
 from headgate.stores.dynamodb.protocol.item import BucketView, StateCache, bucket_key
 from headgate.stores.dynamodb.protocol.take import Landed, Refused, record_under
@@ -79,7 +79,7 @@ class DynamoStore:
         self._adjuster = Adjuster(table.name, cache)
 
     async def consume(self, demands: Sequence[Demand], now_ms: int | None) -> Verdict:
-        if self._usage is not None and len(self._usage.held) >= HOURS_MAX:
+        if self._usage is not None and len(self._usage.held) >= self._usage.hours_max:
             await self._usage.shed(len(demands) + 1)
         moment_ms = self._port.now_ms() if now_ms is None else now_ms
         if len(demands) == 1:
@@ -218,10 +218,9 @@ class DynamoStore:
             results = await run_flow(self._port, flow)
             if results is not None:
                 return _verdict(demands, results, now_ms)
-        flows = [self._taker.take(demand, now_ms) for demand in demands]
         found: dict[int, Any] = {}
         try:
-            await run_flows(self._port, flows, found, Refused, StoreTrouble)
+            await self._take_each(demands, found, now_ms)
         except BaseException:
             await self._undo(demands, found, now_ms)
             raise
@@ -240,6 +239,28 @@ class DynamoStore:
                 with contextlib.suppress(StoreTrouble):  # then what is known has to do
                     await self._pool(known, now_ms)
         return self._refusal(demands, found, now_ms)
+
+    async def _take_each(
+        self, demands: Sequence[Demand], found: dict[int, Any], now_ms: int
+    ) -> None:
+        """Each for itself, until one is not taken; `found` gets what they came to, by place.
+
+        Those that have not got enough, as far as is known, are asked first: their refusal is a
+        read. A key that is refused would else write to its parent each time, and once more to give
+        it back; others would miss the tokens in between, and the reader of the stream would count
+        a request.
+        """
+        short = [at for at, demand in enumerate(demands) if self._taker.is_short(demand, now_ms)]
+        others = [at for at in range(len(demands)) if at not in short]
+        for places in (short, others):
+            flows = [self._taker.take(demands[at], now_ms) for at in places]
+            results: dict[int, Any] = {}
+            try:
+                await run_flows(self._port, flows, results, Refused, StoreTrouble)
+            finally:
+                found.update((places[at], result) for at, result in results.items())
+            if any(isinstance(one, (Refused, StoreTrouble)) for one in results.values()):
+                return
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""
