@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 728,
     "integrations": 2288,
     "layers": 1389,
-    "service": 13846,
+    "service": 13844,
     "stores": 13837,
     "testing": 1869,
     "transport": 1858,
