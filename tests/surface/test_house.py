@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 825,
     "integrations": 2292,
     "layers": 1389,
-    "service": 14132,
+    "service": 14143,
     "stores": 15183,
     "testing": 2491,
     "transport": 1858,

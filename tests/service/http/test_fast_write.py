@@ -191,9 +191,9 @@ def told(reply: Any) -> tuple[int, Any, Any]:
 @pytest.mark.parametrize(
     ("path", "body", "calls", "modules"),
     [
-        ("/v1/ratelimit/check", ONE, 27, 13),
-        ("/v1/ratelimit/acquire", {"descriptors": PLACES[1:4]}, 34, 14),
-        ("/v1/leases", ONE, 41, 16),
+        ("/v1/ratelimit/check", ONE, 27, 12),
+        ("/v1/ratelimit/acquire", {"descriptors": PLACES[1:4]}, 33, 13),
+        ("/v1/leases", ONE, 41, 15),
     ],
 )
 async def test_a_warm_request_is_a_short_walk(

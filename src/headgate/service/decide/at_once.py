@@ -3,8 +3,8 @@
 A body goes straight to the buckets here: no request is made of it, and nothing is worked out that
 was worked out before. What is not known yet, not ordinary, or must be waited for gets None. Then
 nothing was done, and `Service` answers it the usual way; tests/service/decide/test_at_once.py holds
-both ways equal. In one process without sockets (`./run bench service`) a check takes XX us so
-instead of XX, three limits at once XX instead of XX, and a lease XX instead of XX.
+both ways equal. Without sockets (`python -m bench.service_inside`) a check takes 12.9 us so instead
+of 16.5, three limits at once 27.0 instead of 38.9, and a lease 22.8 instead of 27.8.
 
 Names are not looked at again: a target that is known was asked about before, by a request that was
 found to be well formed.
@@ -103,11 +103,13 @@ def _demands_of_all(
     """Whom the descriptors ask about, and one demand of each; None where that is not so simple."""
     if body.endpoint is not UNSET or body.dry_run is True:
         return None
-    own_scope = DEFAULT_SCOPE if body.scope is UNSET else body.scope
+    own_scope = DEFAULT_SCOPE
+    if body.scope is not UNSET:
+        own_scope = body.scope
+        if not are_names(own_scope, DEFAULT_SCOPE, DEFAULT_NAMESPACE):
+            return None
     own_identifier = None if body.identifier is UNSET else body.identifier
     metadata = NO_METADATA if body.metadata is UNSET else body.metadata
-    if not are_names(own_scope, DEFAULT_SCOPE, DEFAULT_NAMESPACE):
-        return None
     if own_identifier is not None and not own_identifier.isprintable():
         return None
     rules, configs = service.rules, ns.configs
@@ -120,7 +122,9 @@ def _demands_of_all(
             return None
         if one.tokens is not UNSET or one.amounts is not UNSET:
             return None
-        if name is UNSET:
+        if name is UNSET and scope == own_scope and own_identifier is not None:
+            name = own_identifier
+        elif name is UNSET:
             name = identifier_in(rules, scope, own_scope, own_identifier, metadata) or ""
         target = known.get((scope, name, one.resource))
         if target is None:

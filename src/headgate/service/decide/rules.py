@@ -8,7 +8,6 @@ because plans are cached by the identity of a rule.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -173,6 +172,7 @@ def scope_of_entity(rules: Rules, entity_id: str) -> str:
 
 TARGETS_MAX = 16_384
 FRAMES_MAX = 4_096
+TEXTS_MAX = 4_096
 WINDOW_MS_MAX = 10**14  # to fill a limit: it is full before the year 9999 then
 
 Names = tuple[str, str, str]  # scope, identifier, resource
@@ -322,13 +322,14 @@ class TargetCache:
         self.rules: Rules | None = None  # under which those that are known are known
         self.known: dict[Names, Target] = {}
         self._frames: dict[FrameKey, LimitConstants] = {}
+        self._texts: dict[str, str] = {}
 
     def of(self, rules: Rules, scope: str, identifier: str, resource: str) -> Target:
         """The place; ServiceError where nobody has heard of the scope."""
         known = self.for_rules(rules)
         # One text for each name, instead of one from each identifier's first request: that many
         # more objects would have to be looked at (see `plan_at_hand`).
-        scope, resource = sys.intern(scope), sys.intern(resource)
+        scope, resource = self._text_of(scope), self._text_of(resource)
         key = (scope, identifier, resource)
         target = known.get(key)
         if target is None:
@@ -340,6 +341,11 @@ class TargetCache:
                 known.clear()
             known[key] = target
         return target
+
+    def _text_of(self, name: str) -> str:
+        if len(self._texts) >= TEXTS_MAX:
+            self._texts.clear()
+        return self._texts.setdefault(name, name)
 
     def for_rules(self, rules: Rules) -> dict[Names, Target]:
         """Those that are known under these rules."""
