@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headgate import SyncRateLimiter, SyncRepository
 from headgate.core.decision import Demand
@@ -24,6 +26,8 @@ from headgate.stores.memory import open_memory
 from headgate.stores.memory.buckets import MemoryStore
 from headgate.stores.records import EntityFamily
 from headgate.testing import FakeClock
+from proof.size import sized
+from tests.walks import walked
 
 NOW_MS = 1_767_225_600_000
 SLOW = Terms((Limit.per_day("x", 10).spec,), 1)
@@ -272,6 +276,75 @@ def test_a_bucket_that_is_taken_from_while_it_makes_room_stays(
     assert ended
     [record] = run(store.peek([KEY], NOW_MS)).records
     assert record[CELLS + TOKENS] == 2000
+
+
+def test_several_buckets_given_back_in_the_middle_lose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that are all there are decided in a shorter way, with the same care."""
+    store = MemoryStore()
+    other = Demand(BucketKey("n", "e2", "r"), TERMS, (1000,))
+    run(store.consume([demand(6), other], NOW_MS))
+    real, ended = module.take, []
+
+    def interrupted(*args: Any) -> Any:
+        result = real(*args)
+        if not ended:
+            ended.append(True)
+            run(store.adjust([demand(-4)], NOW_MS))
+        return result
+
+    monkeypatch.setattr(module, "take", interrupted)
+    in_time(lambda: run(store.consume([demand(1), other], NOW_MS)))
+    levels = [record[CELLS + TOKENS] for record in store._buckets.values()]
+    assert (ended, levels) == ([True], [7000, 8000])
+
+
+@settings(max_examples=sized(60, 200, 2000), suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from("abc"), min_size=2, max_size=3, unique=True),
+            st.integers(0, 12),
+            st.sampled_from([0, 1, 60_000, 3_600_000]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_several_buckets_that_are_there_are_decided_as_all_others(
+    steps: list[tuple[list[str], int, int]],
+) -> None:
+    short, long = MemoryStore(), MemoryStore()
+    now_ms = NOW_MS
+    for names, tokens, passed_ms in steps:
+        now_ms += passed_ms
+        demands = [
+            Demand(BucketKey("n", name, "r"), TERMS, (tokens * 1000,), cascaded=cascaded)
+            for name, cascaded in zip(names, (None, (tokens * 1000,), None), strict=False)
+        ]
+        said = short.consume_local(demands, now_ms)
+        wanted = long._consume_all(demands, now_ms)
+        assert (said.allowed, said.outdated) == (wanted.allowed, wanted.outdated)
+        assert said.statuses == wanted.statuses
+        assert list(said.records) == list(wanted.records)
+        assert list(said.before) == list(wanted.before)
+        assert short._buckets == long._buckets
+
+
+@pytest.mark.parametrize("tokens", [1, 10])
+def test_several_buckets_that_are_there_are_decided_once(tokens: int) -> None:
+    """Also where they refuse: an attack is not decided twice."""
+    store = MemoryStore()
+    demands = [
+        Demand(BucketKey("n", name, "r"), TERMS, (amount * 1000,))
+        for name, amount in (("a", 1), ("b", tokens))
+    ]
+    store.consume_local([Demand(one.key, TERMS, (1000,)) for one in demands], NOW_MS)
+    with walked() as walk:
+        assert store.consume_local(demands, NOW_MS).allowed is (tokens == 1)
+    assert walk.calls == 7, walk  # itself, the short way, and two calls a bucket; the verdict
+    assert "MemoryStore._consume_all" not in {name for _, name in walk.steps}
 
 
 class Stream:

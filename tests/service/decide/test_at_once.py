@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headgate import Limit
 from headgate.service.http.messages import WHOLE_BODY, fields_of
 from headgate.service.keys.access import Authenticator
 from headgate.testing import FakeClock
@@ -223,3 +224,33 @@ async def test_a_key_that_is_known_is_answered_at_once() -> None:
         assert fast.at_once == at_once
     assert fast.buckets() == slow.buckets()
     assert fast.counted() == slow.counted()
+
+
+async def test_what_an_operator_changes_applies_to_the_next_request() -> None:
+    """A plan that is kept at hand is good only for as long as the cache would give the same."""
+    fast, slow = Twin(), Twin()
+
+    async def capacity() -> int:
+        said = await fast.ask(CHECK, ONE, at_once=True)
+        assert said == await slow.ask(CHECK, ONE, at_once=False)
+        told: int = dict(said[1])["tokens_capacity"]
+        return told
+
+    async def change(limits: list[Limit] | None) -> None:
+        for twin in (fast, slow):
+            ns = await twin.rest.program.service.namespace("default")
+            if limits is None:
+                await ns.delete_limits("user:ann", "api.search")
+            else:
+                await ns.set_limits("user:ann", limits, "api.search")
+
+    assert [await capacity() for _ in range(2)] == [10, 10]
+    await change([Limit.per_minute("tokens", 7)])
+    assert [await capacity() for _ in range(3)] == [7, 7, 7]
+    await change(None)
+    assert [await capacity() for _ in range(2)] == [10, 10]
+    for twin in (fast, slow):  # the cache looks again at what it knows
+        twin.clock.advance(61_000)
+    before = fast.at_once
+    assert [await capacity() for _ in range(2)] == [10, 10]
+    assert fast.at_once == before + 1
