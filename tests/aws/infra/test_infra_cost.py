@@ -42,7 +42,9 @@ def _lines(load: Load) -> dict[str, float]:
         ({"limits": 9}, "acquires", 2),
         ({"refused": 0.25}, "acquires", 0.75),
         ({"refused": 0.5}, "refusals", 0.5),  # a read each
-        ({"refused": 0.5, "levels": 2}, "refusals", 1),  # and how the other bucket stands
+        ({"refused": 0.5}, "undone takes", 0),
+        ({"refused": 0.5, "levels": 2}, "refusals", 0.5),
+        ({"refused": 0.5, "levels": 2}, "undone takes", 1),  # of the other bucket, and back
         ({"retried": 0.5, "levels": 2}, "failed writes", 1),
         ({"refused": 0.5, "adjusted": 2.0}, "adjustments", 1),  # two writes for each that passed
     ],

@@ -178,13 +178,6 @@ def store_on(engine: Engine | None = None, port: Any = None, **options: Any) -> 
     return over_port(found, TABLE, blocking=True, **{"usage": "off", **options}).store
 
 
-def unaware(store: DynamoStore) -> DynamoStore:
-    """The same, as if others had just taken what it does not know of: what it believes to have
-    enough is written to, and given back where another bucket refuses."""
-    store._taker.is_short = lambda *_: False  # type: ignore[method-assign]
-    return store
-
-
 def spent(store: DynamoStore) -> int:
     """How many calls a store made since it was last asked."""
     port = store._port

@@ -185,13 +185,16 @@ def cost(load: Load, prices: Prices = PUBLISHED) -> Cost:
     item_units = math.ceil(round(room / LIMITS_PER_UNIT, 6))
     renewals = load.renewals_a_day * MONTH_DAYS
     renewed = sum(min(kinds * renewals, acquired) for kinds in load.generations)  # by acquires
+    # A refusal is read; what an acquire took of the other bucket meanwhile is taken and given back.
+    undone = asked * load.refused * (load.levels - 1) * 2
     lines = [
         bill.writes("acquires", acquired * load.levels * item_units),
         bill.writes("failed writes", acquired * load.retried * load.levels * item_units),
         bill.writes("adjustments", acquired * load.adjusted * load.levels * item_units),
         bill.writes("new buckets", renewed * (NEW_BUCKET_UNITS - 1)),
         *bill.configuration(),
-        bill.reads("refusals", asked * load.refused * load.levels),
+        bill.reads("refusals", asked * load.refused),
+        bill.writes("undone takes", undone * item_units),
     ]
     counted = bill.aggregator(acquired) if load.aggregator else bill.local(acquired)
     lines += [*counted, *bill.storage()]

@@ -218,9 +218,10 @@ class DynamoStore:
             results = await run_flow(self._port, flow)
             if results is not None:
                 return _verdict(demands, results, now_ms)
+        flows = [self._taker.take(demand, now_ms) for demand in demands]
         found: dict[int, Any] = {}
         try:
-            await self._take_each(demands, found, now_ms)
+            await run_flows(self._port, flows, found, Refused, StoreTrouble)
         except BaseException:
             await self._undo(demands, found, now_ms)
             raise
@@ -239,28 +240,6 @@ class DynamoStore:
                 with contextlib.suppress(StoreTrouble):  # then what is known has to do
                     await self._pool(known, now_ms)
         return self._refusal(demands, found, now_ms)
-
-    async def _take_each(
-        self, demands: Sequence[Demand], found: dict[int, Any], now_ms: int
-    ) -> None:
-        """Each for itself, until one is not taken; `found` gets what they came to, by place.
-
-        Those that have not got enough, as far as is known, are asked first: their refusal is a
-        read. A key that is refused would else write to its parent each time, and once more to give
-        it back; others would miss the tokens in between, and the reader of the stream would count
-        a request.
-        """
-        short = [at for at, demand in enumerate(demands) if self._taker.is_short(demand, now_ms)]
-        others = [at for at in range(len(demands)) if at not in short]
-        for places in (short, others):
-            flows = [self._taker.take(demands[at], now_ms) for at in places]
-            results: dict[int, Any] = {}
-            try:
-                await run_flows(self._port, flows, results, Refused, StoreTrouble)
-            finally:
-                found.update((places[at], result) for at, result in results.items())
-            if any(isinstance(one, (Refused, StoreTrouble)) for one in results.values()):
-                return
 
     def _refusal(self, demands: Sequence[Demand], results: dict[int, Any], now_ms: int) -> Verdict:
         """The refusal, with the buckets that were given back or not asked as they stand."""

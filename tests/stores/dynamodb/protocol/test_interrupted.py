@@ -36,7 +36,7 @@ from headgate.stores.dynamodb.table.create import creation
 from headgate.stores.dynamodb.table.table import Table
 from proof.interleavings.clients import AtOnce
 from proof.model.engine import Engine, ModelPort
-from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket, unaware
+from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket
 
 
 class Cancelling(ModelPort):
@@ -259,7 +259,7 @@ class Undone:
 
     def __init__(self, *, shards: int = 1) -> None:
         self.port = Losing()
-        self.store = unaware(store_over(self.port, usage="off"))
+        self.store = store_over(self.port, usage="off")
         self.store._table._pace = AtOnce()
         self.wide = Bucket(self.store, [Limit.per_hour("x", 100)])
         self.narrow = Bucket(self.store, [Limit.per_hour("x", 1)])

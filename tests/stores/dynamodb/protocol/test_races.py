@@ -29,7 +29,6 @@ from tests.stores.dynamodb.kit import (
     opened,
     spent,
     store_on,
-    unaware,
 )
 
 PER_MINUTE = [Limit.per_minute("x", 10)]
@@ -321,7 +320,7 @@ def test_an_undo_that_was_held_back_is_sent_again(
     """It certainly was not applied: a refused demand consumes nothing, also then. A key is held
     back for the rest of a second, which is how long the undo must be able to try."""
     port = HoldingBack(ModelPort(engine_with_table(), lambda: START_MS))
-    store = unaware(store_on(port=port))
+    store = store_on(port=port)
     paused: list[int] = []
 
     async def pause(attempt: int) -> None:

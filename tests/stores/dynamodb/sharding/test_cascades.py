@@ -20,14 +20,7 @@ from headgate.stores.dynamodb.client.calls import DynamoRequest
 from headgate.testing import FakeClock
 from proof.model.engine import Engine, ModelPort
 from proof.model.values import thaw
-from tests.stores.dynamodb.kit import (
-    START_MS,
-    TABLE,
-    Bucket,
-    Watched,
-    engine_with_table,
-    store_on,
-)
+from tests.stores.dynamodb.kit import START_MS, TABLE, Bucket, engine_with_table, store_on
 
 
 class Stream(ModelPort):
@@ -113,27 +106,6 @@ def some_amounts(rng: random.Random, is_take: bool) -> dict[str, int]:
 def by_cascade(team: Bucket, amounts: dict[str, int]) -> Demand:
     line = team.demand(**amounts).amounts
     return Demand(team.key, team.terms, line, cascaded=line)
-
-
-def test_a_key_that_is_refused_writes_nothing_to_its_parent() -> None:
-    """Whichever of both refuses: it is asked first, and then how the other one stands is read."""
-    stream = Stream(engine_with_table())
-    port = Watched(stream)
-    store = store_on(port=port)
-    key, team = (Bucket(store, [Limit.per_day("x", 10)], name) for name in ("key", "team"))
-    for empty, other in ((key, team), (team, key)):
-        assert empty.take(x=10).allowed
-        assert other.take(x=1).allowed
-        before = stream.used(other.key.entity_id)
-        for _ in range(3):
-            port.calls.clear()
-            asked = [key.demand(x=1), by_cascade(team, {"x": 1})]
-            verdict = run(store.consume(asked, key.now_ms))
-            assert {one.entity_id for one in verdict.violations} == {empty.key.entity_id}
-            assert port.calls == ["GetItem", "BatchGetItem"]
-        assert stream.used(other.key.entity_id) == before
-        for bucket in (key, team):
-            bucket.adjust(x=-10)
 
 
 @pytest.mark.parametrize(("own", "settled"), [(15, 12), (12, 7)])

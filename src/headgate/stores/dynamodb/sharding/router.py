@@ -86,12 +86,6 @@ class Taker:
         self.cache = cache
         self.strict = strict
 
-    def is_short(self, demand: Demand, now_ms: int) -> bool:
-        """Whether a bucket in one piece has not got enough, as far as is known."""
-        known = self.cache.buckets.get(demand.key.text)
-        seen = None if known is None else known.shards.get(0)
-        return seen is not None and not seen.depth and not _has_enough(seen, demand, now_ms)
-
     def take(self, demand: Demand, now_ms: int) -> Flow[Landed | Refused]:
         known = self.cache.buckets.get(demand.key.text) or self.cache.open(demand.key)
         if demand is not known.last_demand or not 0 <= now_ms - known.asked_since_ms < ASKED_MS:
