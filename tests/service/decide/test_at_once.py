@@ -254,3 +254,22 @@ async def test_what_an_operator_changes_applies_to_the_next_request() -> None:
     before = fast.at_once
     assert [await capacity() for _ in range(2)] == [10, 10]
     assert fast.at_once == before + 1
+
+
+async def test_leases_on_a_session_quota_give_back_in_its_window() -> None:
+    """When the window began, only its bucket knows, so a lease notes it when it is made."""
+    fast, slow = Twin(), Twin()
+    body = {"scope": "user", "identifier": "ann", "resource": "api.search", "tokens": 2}
+    for twin in (fast, slow):
+        ns = await twin.rest.program.service.namespace("default")
+        await ns.set_limits(
+            "user:ann", [Limit.quota("tokens", 10, reset_after=18_000)], "api.search"
+        )
+        for _ in range(3):
+            said = await twin.ask(LEASE, {**body, "ttl_seconds": 10}, at_once=twin is fast)
+            assert said[0] == 201
+        twin.clock.advance(11_000)
+        await twin.rest.program.service.leases.sweep()
+    assert fast.at_once > 0
+    left = [record[4] for twin in (fast, slow) for record in twin.buckets().values()]
+    assert left == [10_000, 10_000]

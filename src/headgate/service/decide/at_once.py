@@ -32,7 +32,13 @@ from headgate.service.decide.answers import (
 )
 from headgate.service.decide.descriptors import answer_all
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.plain import Asked, plain_admission, plain_frames, requests_of
+from headgate.service.decide.plain import (
+    Asked,
+    note_windows,
+    plain_admission,
+    plain_frames,
+    requests_of,
+)
 from headgate.service.decide.request_bodies import AcquireBody, CheckBody, DescriptorsBody
 from headgate.service.decide.requests import (
     DEFAULT_SCOPE,
@@ -161,6 +167,7 @@ def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | Acquire
         engine.settlements, engine.store, verdict.demands, verdict.now_ms,
         body.on_expiry == "keep", False, verdict.untaken,
     )  # fmt: skip
+    note_windows(account, verdict)
     ttl_s = LEASE_TTL_S if body.ttl_seconds is UNSET else body.ttl_seconds
     lease = service.leases.open_at_once(namespace, account, verdict.now_ms + ttl_s * 1000)
     if isinstance(answer, CheckResult):

@@ -15,6 +15,7 @@ from headgate.core.decision import Demand, Verdict
 from headgate.core.engine import ChosenLimits, Decision, Request
 from headgate.core.errors import HeadgateError
 from headgate.core.history import TIME_MS_MAX
+from headgate.core.lease import LeaseAccount
 from headgate.core.plan import Amounts, join_parts
 from headgate.core.record import TERMS, Record
 from headgate.core.refill.bucket import MILLI
@@ -102,3 +103,12 @@ def plain_frames(verdict: Verdict, targets: Sequence[Target]) -> list[LimitConst
             return None
         frames.append(frame)
     return frames
+
+
+def note_windows(account: LeaseAccount, verdict: Verdict) -> None:
+    """A lease on session quotas learns when their windows began, for its refunds; the verdict is
+    not kept, because a lease lives long and needs no more of it."""
+    if any(demand.terms.quotas for demand in verdict.demands):
+        account.verdict = verdict
+        account.window_starts()
+        account.verdict = None

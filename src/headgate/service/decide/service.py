@@ -50,7 +50,7 @@ from headgate.service.decide.batch_engine import DecisionOrError, VerdictOrDecis
 from headgate.service.decide.charges import charge, decide_hits
 from headgate.service.decide.descriptors import decide_all
 from headgate.service.decide.namespaces import NamespaceService
-from headgate.service.decide.plain import Asked, plain_admission, untroubled
+from headgate.service.decide.plain import Asked, note_windows, plain_admission, untroubled
 from headgate.service.decide.problems import (
     STORE_RETRY_MS,
     Code,
@@ -366,10 +366,7 @@ class Service:
             verdict.demands, self.clock(), request.on_expiry == "keep", trouble is not None,
             verdict.untaken,
         )  # fmt: skip
-        if any(demand.terms.quotas for demand in verdict.demands):
-            account.verdict = verdict
-            account.window_starts()
-            account.verdict = None  # a lease lives long, and needs no more of it
+        note_windows(account, verdict)
         ttl_ms = request.ttl_seconds * 1000
         return await self.leases.open_lease(request.namespace, account, ttl_ms)
 
