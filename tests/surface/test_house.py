@@ -44,7 +44,7 @@ BUDGETS = {
     "declare": 825,
     "integrations": 2292,
     "layers": 1389,
-    "service": 14157,
+    "service": 14158,
     "stores": 15156,
     "testing": 2491,
     "transport": 1858,

@@ -167,7 +167,8 @@ def acquire(service: Service, body: AcquireBody) -> AdmissionWithLease | Acquire
         engine.settlements, engine.store, verdict.demands, verdict.now_ms,
         body.on_expiry == "keep", False, verdict.untaken,
     )  # fmt: skip
-    note_windows(account, verdict)
+    if isinstance(answer, CheckResult):  # a plain yes is never one of a quota
+        note_windows(account, verdict)
     ttl_s = LEASE_TTL_S if body.ttl_seconds is UNSET else body.ttl_seconds
     lease = service.leases.open_at_once(namespace, account, verdict.now_ms + ttl_s * 1000)
     if isinstance(answer, CheckResult):
